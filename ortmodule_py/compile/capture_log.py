@@ -53,6 +53,8 @@ class CaptureLog:
     """The values that were captured of a number or size, by call, line and symbol."""
     fixed_floats: set[tuple[str, str]] = field(default_factory=set)
     """Calls that specialize floats, by function and line."""
+    number_reads: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Line that reads a number from an argument -> its captures."""
     float_values: defaultdict[tuple[str, str], set[Values]] = field(
         default_factory=lambda: defaultdict(set)
     )

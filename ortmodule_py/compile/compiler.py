@@ -21,9 +21,11 @@ from ortmodule_py.base.generated_code import enable_generated_code
 from ortmodule_py.base.offload import why_not
 from ortmodule_py.base.sharding import count_of_units, gathered_ids
 from ortmodule_py.base.torch_state import restored_on_failure
+from ortmodule_py.compile.assigned_data import take_assigned_data, with_assigned_data
 from ortmodule_py.compile.capture_log import CaptureLog, EagerPiece
 from ortmodule_py.compile.forward_record import TRAINING, ForwardRecord
 from ortmodule_py.compile.onnx_files import StageFiles
+from ortmodule_py.compile.output_hooks import take_output_hooks, with_output_hooks
 from ortmodule_py.compile.overlap import OverlapGuard
 from ortmodule_py.compile.step_budget import StepBudget
 from ortmodule_py.dynamo import patches, progress
@@ -134,6 +136,7 @@ class Compiler:
         broken = graph_break_of(gm)
         if broken is not None:
             log.report_graph_break(broken)
+        hooks, assigned = take_output_hooks(gm), take_assigned_data(gm)
         piece: Piece | EagerPiece
         try:
             run = self._compile(gm, example_inputs)
@@ -148,6 +151,7 @@ class Compiler:
             for graph in gm.modules():  # bodies of higher-order operators, too
                 if isinstance(graph, fx.GraphModule):
                     log.captured_lines.update(origin_of(node)[1] for node in graph.graph.nodes)
+        run = with_output_hooks(with_assigned_data(run, assigned), hooks)
         if log.graph_breaks:
             run = mark_changing_sizes(run, changing_sizes(gm))
         return self._recorded(run, piece)

@@ -31,12 +31,48 @@ Read = Callable[[Tensor], int]
 """From a tensor to a size."""
 
 _PURE = {
-    *("add", "all", "and_", "any", "argsort", "bool", "clamp", "clip", "clone", "contiguous"),
-    *("count_nonzero", "cpu", "cumsum", "detach", "div", "eq", "flatten", "floordiv", "gather"),
+    *(
+        "add",
+        "all",
+        "and_",
+        "any",
+        "argsort",
+        "bool",
+        "cat",
+        "clamp",
+        "clip",
+        "clone",
+        "contiguous",
+    ),
+    *(
+        "count_nonzero",
+        "cpu",
+        "cumsum",
+        "detach",
+        "div",
+        "eq",
+        "expand",
+        "flatten",
+        "flip",
+        "floordiv",
+        "gather",
+    ),
     *("ge", "getitem", "gt", "index_select", "int", "invert", "le", "logical_and", "logical_not"),
-    *("logical_or", "long", "lt", "max", "maximum", "min", "minimum", "mul", "ne", "or_"),
-    *("reshape", "select", "size", "sort", "squeeze", "sub", "sum", "to", "type", "unsqueeze"),
-    "view",
+    *("logical_or", "long", "lt", "max", "maximum", "min", "minimum", "mod", "mul", "ne", "or_"),
+    *(
+        "reshape",
+        "select",
+        "size",
+        "sort",
+        "squeeze",
+        "stack",
+        "sub",
+        "sum",
+        "to",
+        "transpose",
+        "type",
+    ),
+    *("unsqueeze", "view"),
 }
 """Functions and methods that may stand between an argument and lengths: cheap, and without side effects."""
 

@@ -42,6 +42,12 @@ _KINDS = {
     "Attempted to wrap sparse Tensor": "the tensor is sparse",
     "Attempted to wrap strided NestedTensor": "the nested tensor has not the layout torch.jagged",
     "Failed to mutate tensor data attribute": "`.data` of a tensor that forward makes is set",
+    "requires_grad_() intermediate leaked": "`requires_grad_()` of a value that is an output, or without which "
+    "an output has no other gradient",
+    "setattr() on Tensor.requires_grad": "`requires_grad` of a tensor is set",
+    "Unsupported Tensor.requires_grad_() call": "`requires_grad_()` changes a tensor from outside of forward",
+    "Tensor.retain_grad()": "`retain_grad()` keeps the gradient of a value",
+    "HOP: Unsafe side effect": "a hook, or another function that is captured whole, changes something outside of it",
     "Reconstruction failure": "an object that forward makes is needed on both sides of a graph break",
     "Observed exception": "an exception is raised",
     "Operator does not support running with fake tensors": _WITHOUT_VALUES,

@@ -152,6 +152,8 @@ class _PieceInterpreter(fx.Interpreter):
         self.grad_mode = GradMode(trace.initial_grad_mode)
         self.origin: Origin = ("", "")
         self._detached: dict[fx.Node, Tensor] = {}
+        self._hooks: dict[fx.Node, tuple[Any, list[tuple[fx.GraphModule, tuple[Any, ...]]]]] = {}
+        """The result of a hook -> its tensor, and all hooks of it."""
         self._node: fx.Node | None = None
         self._last_recorded: fx.Node | None = None
         self._grad_storages: set[int] | None = None
@@ -163,6 +165,7 @@ class _PieceInterpreter(fx.Interpreter):
         """Begin a new run."""
         self.grad_mode = GradMode(self.trace.initial_grad_mode)
         self._detached.clear()
+        self._hooks.clear()
 
     def run_node(self, n: fx.Node) -> Any:
         regions = self._regions
@@ -236,6 +239,8 @@ class _PieceInterpreter(fx.Interpreter):
         if target in gradient_effects.GRAD_MODES:
             self._detached.clear()
             return self.grad_mode.change(target, *args)
+        if target is torch._C._functorch.set_inplace_requires_grad_allowed:
+            return None
         if isinstance(target, torch._ops.HigherOrderOperator):
             return self._higher_order(target, args, kwargs)
         if target is torch.arange:
@@ -255,6 +260,8 @@ class _PieceInterpreter(fx.Interpreter):
         rewritten = self._rewritten(target, args, kwargs)
         if rewritten is not target:
             return rewritten(*args, **kwargs)
+        if target == "requires_grad_":  # the value is a leaf, whose gradient nobody sees
+            return args[0]
         if target == "item":
             with record.reading_numbers(self.trace.fake_mode):
                 return super().call_method(target, args, kwargs)
@@ -320,17 +327,24 @@ class _PieceInterpreter(fx.Interpreter):
         assert self._node is not None
         hooked: Any = self._node.args[0]
         earlier = [node for node in hooked.users if node is not self._node and node < self._node]
-        chained = isinstance(hooked.target, torch._ops.HigherOrderOperator)
-        if chained or any(map(_may_carry_gradient, earlier)):
-            raise CannotLower("a hook on a tensor that was used or hooked before", self.origin)
+        if any(map(_may_carry_gradient, earlier)):
+            raise CannotLower("a hook on a tensor that was used before", self.origin)
 
-        hook, captured = self._with_numbers(hook, captured)
+        # Hooks of one tensor get the gradient one after the other, from the first to the last.
+        tensor, hooks = self._hooks.get(hooked, (tensor, []))
+        hooks = [*hooks, self._with_numbers(hook, captured)]
+        self._hooks[self._node] = tensor, hooks
 
         def run(arguments: list[Any]) -> list[Any]:
-            changed = fx.Interpreter(hook).run(*arguments)
-            return [arguments[0] if changed is None else changed]
+            gradient, *read = arguments
+            for hook, captured in hooks:
+                given, read = read[: len(captured)], read[len(captured) :]
+                changed = fx.Interpreter(hook).run(gradient, *given)
+                gradient = gradient if changed is None else changed
+            return [gradient]
 
-        (result,) = self._hand_over(run, [tensor], [0], [(0, tensor)], list(captured))
+        saved = [value for _, captured in hooks for value in captured]
+        (result,) = self._hand_over(run, [tensor], [0], [(0, tensor)], saved)
         return result
 
     def _with_numbers(

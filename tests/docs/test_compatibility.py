@@ -20,11 +20,17 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from ortmodule_py import ORTModule, last_run_report
 from tests.docs.library_blocks import Convolution, Lit, LoraLinear, UNetBlock, count, tripled
+from tests.docs.trained_cases import (
+    Report,
+    calls as _calls,
+    rows_of as _rows_of,
+    trained as _trained,
+    word as _word,
+)
 from tests.fresh_process import ROOT
 from tests.semantics import QUIET, Calls, as_in_eager, original
 
 PAGE = (ROOT / "docs" / "compatibility.md").read_text()
-Report = dict[str, Any]
 Case = Callable[[], Report | str]
 
 
@@ -45,40 +51,6 @@ def _case(name: str) -> Callable[[Case], Case]:
         return case
 
     return add
-
-
-def _trained(module: nn.Module, *inputs: Any, steps: int = 2) -> Report:
-    """Trains it as in eager PyTorch; `inputs` are tensors, or what makes one from the step's number."""
-
-    def step(model: Any) -> list[Any]:
-        results = []
-        for i in range(steps):
-            y = model(*(value(i) if callable(value) else value for value in inputs))
-            y.float().square().sum().backward()
-            results.append(y)
-        return results
-
-    return as_in_eager(module, step)
-
-
-def _rows_of(size: int) -> Callable[[int], Tensor]:
-    return lambda i: torch.linspace(-1, 1, (3 + i) * size).view(3 + i, size)
-
-
-def _calls(function: Callable[..., Any], *inputs: Any, **attributes: Any) -> Report:
-    return _trained(Calls(function, **attributes), *(inputs or (_rows_of(4),)))
-
-
-def _word(outcome: Report | str) -> str:
-    if isinstance(outcome, str):
-        return outcome
-    if outcome["compiled"] and not outcome["graph_breaks"] and not outcome["eager_pieces"]:
-        return "compiled"
-    return (
-        "partly"
-        if outcome["pieces_run"] and outcome["captures"] > len(outcome["eager_pieces"])
-        else "eager"
-    )
 
 
 def test_every_row_has_a_case() -> None:
@@ -124,6 +96,11 @@ CASES["PEFT: LoRA"] = lambda: _trained(LoraLinear(), _rows_of(4))
 CASES["PEFT: DoRA"] = lambda: _trained(LoraLinear(dora=True), _rows_of(4))
 
 
+CASES["PEFT with gradient checkpointing (`enable_input_require_grads`)"] = _tested(
+    "tests/dynamo/test_required_gradients.py::test_a_hook_of_a_frozen_layer_that_turns_gradients_on"
+)
+
+
 @_case("Lightning: `training_step` that calls `self(...)`")
 def _() -> Report:
     def step(model: Any) -> Tensor:
@@ -155,6 +132,16 @@ CASES["torch_geometric: message passing"] = lambda: _trained(
     Convolution(),
     _rows_of(4),
     lambda i: torch.tensor([[0, 1, 2, 0, 1][: 4 + i], [1, 2, 0, 2, 0][: 4 + i]]),
+)
+
+CASES["torch_geometric: self-loops (GCN, GAT), global pooling"] = _tested(
+    "tests/dynamo/test_content_numbers.py::test_the_edges_of_graphs_of_other_sizes"
+)
+CASES["MoCo: a momentum encoder (`p.data = ...`) and a queue"] = _tested(
+    "tests/compile/test_assigned_data.py::test_the_piece_stays_in_the_engine"
+)
+CASES["transformers: CTC models of speech (Wav2Vec2, HuBERT)"] = _tested(
+    "tests/dynamo/test_ctc_loss.py::test_targets_in_one_row_without_cudnn"
 )
 
 # ---- distributed and mixed precision ---------------------------------------------------------------
@@ -431,6 +418,19 @@ def _() -> Report:
 @_case("shapes that depend on data (`x[x > 0]`)")
 def _() -> Report:
     return _calls(lambda self, x: self.fc(x)[x.sum(1) > 0].tanh())
+
+
+@_case(
+    "masks, sizes and conditions from an integer argument (`x[labels > 0]`, `int(index.max())`, "
+    "`if (labels == 1).any()`)"
+)
+def _() -> Report:
+    def forward(self: Any, x: Tensor, labels: Tensor) -> Tensor:
+        y = self.fc(x)[labels > 0]
+        y = y * 2 if (labels == 1).any() else y
+        return y + x.new_zeros(int(labels.max()), 4).sum(0)
+
+    return _calls(forward, _rows_of(4), lambda i: torch.arange(3 + i))
 
 
 def _layer_drop(self: Any, x: Tensor) -> Tensor:

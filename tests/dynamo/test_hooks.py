@@ -85,6 +85,55 @@ def test_a_hook_on_a_value() -> None:
     assert_compiled(as_in_eager(Calls(forward), _steps))
 
 
+def _twice(h: Tensor, x: Tensor) -> None:
+    h.register_hook(lambda gradient: gradient * 2)
+    h.register_hook(lambda gradient: gradient + x.sum())
+    h.register_hook(lambda gradient: None)
+
+
+def test_several_hooks_on_a_value_are_called_in_their_order() -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        h = self.fc(x)
+        _twice(h, x)
+        return h.tanh() * h.sum()
+
+    assert_compiled(as_in_eager(Calls(forward), _steps))
+
+
+@pytest.mark.parametrize("strength", ["argument", "computed"])
+def test_hooks_on_a_returned_value_come_before_those_of_the_caller(strength: str) -> None:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        h = self.fc(x).tanh()
+        _twice(h, x.detach() * 3 if strength == "computed" else x)
+        return h
+
+    def step(model: Any) -> list[Tensor]:
+        seen: list[Tensor] = []
+        for i in range(3):
+            y = model(torch.full((3 + i, 4), 0.1 * i))
+            y.register_hook(seen.append)
+            y.square().sum().backward()
+        return seen
+
+    assert_compiled(as_in_eager(Calls(forward), step))
+
+
+def test_a_hook_that_records_what_an_earlier_one_makes() -> None:
+    """The graph breaks between the two."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        h = self.fc(x).tanh()
+        h.register_hook(lambda gradient: gradient * 2)
+        h.register_hook(lambda gradient: self.seen.append(gradient))
+        return self.fc(h)
+
+    def step(model: Any) -> list[Any]:
+        return [_steps(model), list(model.seen)]
+
+    (reason,) = as_in_eager(Calls(forward, seen=[]), step)["graph_breaks"]
+    assert "changes something outside" in str(reason)
+
+
 class Recording(nn.Module):
     """A hook that leaves a trace in Python each time it runs."""
 

@@ -32,6 +32,25 @@ def test_random_numbers_of_python() -> None:
     assert report["captures"] <= 3
 
 
+def _mixed(self: Any, x: Tensor) -> Tensor:
+    share = random.uniform(0.1, 0.9)
+    y: Tensor = self.fc(x) * share + x * (1 - share)
+    return y / (2 * share + 1) ** 2
+
+
+def _greatest(self: Any, x: Tensor) -> Tensor:
+    share = random.random()
+    y: Tensor = self.fc(x) * max(share, 1 - share)
+    return y * -(random.randint(1, 4) + 1)
+
+
+@pytest.mark.parametrize("forward", [_mixed, _greatest])
+def test_arithmetic_on_random_numbers_of_python(forward: Any) -> None:
+    report = as_in_eager(Calls(forward), _many)
+    assert_compiled(report)
+    assert not report["graph_breaks"]
+
+
 def _noise(self: Any, x: Tensor) -> Tensor:
     y: Tensor = self.fc(x) + torch.from_numpy(np.random.randn(4)).float()
     return y * float(np.random.beta(0.4, 0.4))

@@ -364,7 +364,7 @@ class Hooked(MLP):
 def test_tensor_hook() -> None:
     check(Hooked(), torch.randn(4, 6, requires_grad=True))
     torch._dynamo.reset()
-    with pytest.raises(Exception, match="used or hooked before"):
+    with pytest.raises(Exception, match="a hook on a tensor that was used before"):
         check(Hooked(late=True), torch.randn(4, 6, requires_grad=True))
 
 

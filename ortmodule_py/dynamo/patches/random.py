@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._dynamo.variables.tensor import UnspecializedPythonVariable
 from torch._dynamo.variables.user_defined import call_random_fn
 
 from ortmodule_py.dynamo.patches.probes import Trial
@@ -108,3 +109,30 @@ def _wrap(wrap: Callable[..., Any], self: Any, value: Any) -> Any:
             "Set the default dtype to torch.float32 before forward, or draw the number outside of the module.",
         )
     return wrap(self, value)
+
+
+def _probe_arithmetic(trial: Trial) -> bool:
+    def make() -> Callable[[Tensor], Tensor]:
+        return lambda x: x.sin() + 0 * (1 - random.uniform(0.1, 0.9))
+
+    return trial(make, (torch.ones(3),)) and not trial.graph_breaks
+
+
+@patch(
+    "arithmetic on random numbers",
+    "Arithmetic on numbers of random stays in the graph.",
+    {(2, 13): "torch._dynamo.variables.builtin:BuiltinVariable.unwrap_unspec_args_kwargs"},
+    probe=_probe_arithmetic,
+    needed_by=None,
+)
+def _unwrap(unwrap: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    # torch 2.13 knows the numbers of this capture, which are examples, but does not find them here.
+    values = [*args, *kwargs.values()]
+    if not any(isinstance(value, UnspecializedPythonVariable) for value in values):
+        return unwrap(args, kwargs)
+    return [_example(value) for value in args], {k: _example(v) for k, v in kwargs.items()}
+
+
+def _example(value: Any) -> Any:
+    of_random = isinstance(value, UnspecializedPythonVariable)
+    return value.raw_value if of_random else value.as_python_constant()

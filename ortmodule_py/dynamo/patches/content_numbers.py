@@ -1,0 +1,207 @@
+"""Captures masks and numbers that follow from an integer tensor among the arguments of the graph.
+
+Dynamo breaks the graph where the size of a result or a number is data: the edges of a graph that a mask
+leaves, or the greatest index. Here each call computes them before the graph runs (`content_sizes`).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._dynamo.variables import ConstantVariable, TupleVariable, UserFunctionVariable
+from torch._dynamo.variables.base import VariableTracker
+from torch._guards import CompileContext
+
+from ortmodule_py.dynamo.content_sizes import read_size
+from ortmodule_py.dynamo.graph_breaks import user_line
+from ortmodule_py.dynamo.patches.probes import Trial
+from ortmodule_py.dynamo.patches.table import capturing_compiler, patch
+
+_CAPTURES = 4
+"""Captures of a line that reads a number before the graph breaks there: its values decide what is captured."""
+
+# ---- masks ---------------------------------------------------------------------------------------
+
+
+def _probe_mask(trial: Trial) -> bool:
+    def kept(x: Tensor, index: Tensor) -> Tensor:
+        return x[index > 0] * 2
+
+    masks = ([0, 1, 2, 3], [0, 0, 1, 1], [1, 0, 2, 5])
+    same = trial(lambda: kept, *((torch.ones(4, 2), torch.tensor(numbers)) for numbers in masks))
+    return same and trial.captures <= 2 and not trial.graph_breaks
+
+
+@patch(
+    "masks",
+    "An index by a mask of integers that are given is captured, once for all numbers of elements.",
+    {(2, 13): "torch._dynamo.variables.builtin:BuiltinVariable._handle_insert_op_in_graph"},
+    probe=_probe_mask,
+    needed_by=None,
+)
+def _select(insert: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    selected = _selected(tx, *args) if self.fn is operator.getitem else None
+    return insert(self, tx, args, kwargs) if selected is None else selected
+
+
+def _selected(tx: Any, tensor: Any, key: Any) -> VariableTracker | None:
+    """The result of an index by slices of whole dimensions and one mask; None for other indices."""
+    before, mask = _whole_dims_and_mask(key)
+    if mask is None or not tensor.is_tensor():
+        return None
+    x, chosen = (_fake(value) for value in (tensor, mask))
+    behind = before + chosen.dim()
+    if chosen.dtype is not torch.bool or chosen.dim() == 0 or x.device.type != "cpu":
+        return None
+    if x.dim() < behind or tuple(x.shape[before:behind]) != tuple(chosen.shape):
+        return None
+    if chosen.dim() > 1 and not x.is_contiguous():
+        return None
+    count = read_size(tx, mask, _count)
+    if count is None:
+        return None
+    args = [tensor, mask, count, ConstantVariable.create(before)]
+    return UserFunctionVariable(_by_position).call_function(tx, args, {})
+
+
+def _whole_dims_and_mask(key: Any) -> tuple[int, Any]:
+    """How many dimensions lie in front of the mask, and the mask."""
+    items = key.items if isinstance(key, TupleVariable) else [key]
+    items = [item.realize() for item in items]
+    *whole, last = items
+    if not last.is_tensor() or not all(map(_is_whole, whole)):
+        return 0, None
+    return len(whole), last
+
+
+def _is_whole(item: VariableTracker) -> bool:
+    return item.is_python_constant() and item.as_python_constant() == slice(None)
+
+
+def _by_position(x: Tensor, mask: Tensor, count: int, dim: int) -> Tensor:
+    positions = torch.nonzero_static(mask.flatten(), size=count).view(-1)
+    if mask.dim() > 1:
+        x = x.flatten(dim, dim + mask.dim() - 1)
+    return x[positions] if dim == 0 else x[(slice(None),) * dim + (positions,)]
+
+
+def _count(mask: Tensor) -> int:
+    return int(mask.count_nonzero())
+
+
+def _probe_selection(trial: Trial) -> bool:
+    def kept(x: Tensor, index: Tensor) -> Tensor:
+        return x.masked_select(index > 0) * 2
+
+    masks = ([0, 1, 2, 3], [0, 0, 1, 1], [1, 0, 2, 5])
+    same = trial(lambda: kept, *((torch.ones(4), torch.tensor(numbers)) for numbers in masks))
+    return same and trial.captures <= 2 and not trial.graph_breaks
+
+
+@patch(
+    "masked_select",
+    "`masked_select` with a mask of integers that are given is captured.",
+    {(2, 13): "torch._dynamo.variables.tensor:TensorVariable.call_method"},
+    probe=_probe_selection,
+    needed_by=None,
+)
+def _call(call: Callable[..., Any], self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+    selected = None
+    if name == "masked_select" and len(args) == 1 and args[0].realize().is_tensor() and not kwargs:
+        same = tuple(_fake(self).shape) == tuple(_fake(args[0]).shape)
+        selected = _selected(tx, self, args[0]) if same else None
+    return call(self, tx, name, args, kwargs) if selected is None else selected
+
+
+# ---- numbers -------------------------------------------------------------------------------------
+
+
+def _probe_number(trial: Trial) -> bool:
+    def sums(x: Tensor, index: Tensor) -> Tensor:
+        return x.new_zeros(int(index.max()) + 1).index_add(0, index, x)
+
+    groups = ([0, 1, 2, 3], [0, 0, 1, 1], [1, 0, 2, 5])
+    same = trial(lambda: sums, *((torch.ones(4), torch.tensor(numbers)) for numbers in groups))
+    return same and trial.captures <= 2 and not trial.graph_breaks
+
+
+@patch(
+    "numbers read from arguments",
+    "A number that is read from integers that are given is captured, once for all numbers.",
+    {(2, 13): "torch._dynamo.variables.tensor:TensorVariable.method_item"},
+    probe=_probe_number,
+    needed_by=None,
+)
+def _item(item: Callable[..., Any], self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+    number = None if args or kwargs else _number(tx, self)
+    return item(self, tx, *args, **kwargs) if number is None else number
+
+
+def _number(tx: Any, tensor: Any) -> VariableTracker | None:
+    fake = _fake(tensor)
+    if fake.dtype not in (torch.int64, torch.int32) or fake.numel() != 1:
+        return None
+    return _read(tx, tensor, int)
+
+
+def _read(tx: Any, tensor: Any, read: Callable[[Tensor], int]) -> VariableTracker | None:
+    """What `read` finds in the tensor; None if it does not follow from an argument, or changes too often."""
+    compiler: Any = capturing_compiler()
+    captures = compiler.log.number_reads[user_line()]
+    current = str(CompileContext.current_compile_id())
+    if current not in captures and len(captures) >= _CAPTURES:
+        return None
+    number = read_size(tx, tensor, read)
+    if number is not None:
+        captures.add(current)
+    return number
+
+
+# ---- conditions ----------------------------------------------------------------------------------
+
+
+def _probe_condition(trial: Trial) -> bool:
+    def scaled(x: Tensor, index: Tensor) -> Tensor:
+        return x * 2 if index.max() > 2 else x * 3
+
+    groups = ([0, 1, 2, 3], [0, 0, 1, 1], [1, 0, 2, 5])
+    same = trial(lambda: scaled, *((torch.ones(4), torch.tensor(numbers)) for numbers in groups))
+    return same and trial.captures <= 2 and not trial.graph_breaks
+
+
+@patch(
+    "conditions on arguments",
+    "A condition on integers that are given is captured, once for each outcome.",
+    {(2, 13): "torch._dynamo.symbolic_convert:InstructionTranslatorBase.step"},
+    probe=_probe_condition,
+    needed_by=None,
+)
+def _step(step: Callable[..., Any], self: Any) -> Any:
+    name = self.instructions[self.instruction_pointer].opname
+    if self.stack and (name == "TO_BOOL" or ("JUMP" in name and "_IF_" in name)):
+        value = self.stack[-1].realize()
+        decided = _outcome(self, value) if value.is_tensor() else None
+        if decided is not None:
+            self.stack[-1] = ConstantVariable.create(decided)
+    return step(self)
+
+
+def _outcome(tx: Any, tensor: Any) -> bool | None:
+    """The outcome of a condition on one element, with a guard on it; None if it cannot be known."""
+    fake = _fake(tensor)
+    if fake.numel() != 1 or fake.is_floating_point() or fake.is_complex():
+        return None
+    found: Any = _read(tx, tensor, _is_true)
+    return None if found is None else bool(found.sym_num != 0)
+
+
+def _is_true(tensor: Tensor) -> int:
+    return int(bool(tensor))
+
+
+def _fake(value: VariableTracker) -> Any:
+    return value.as_proxy().node.meta["example_value"]

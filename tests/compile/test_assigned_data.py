@@ -1,0 +1,105 @@
+"""`.data` of parameters and buffers that forward sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.semantics import as_in_eager, assert_compiled
+
+
+class Averaged(nn.Module):
+    """A layer, a copy that follows it, and a buffer."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.copy = nn.Linear(4, 4).requires_grad_(False)
+        self.register_buffer("mean", torch.zeros(4))
+        self.function = function
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(self, x)
+
+
+def _follow(self: Any, x: Tensor) -> Tensor:
+    for own, followed in zip(self.copy.parameters(), self.fc.parameters()):  # noqa: B905
+        own.data = own.data * 0.9 + followed.data * 0.1
+    y: Tensor = self.fc(x) * self.copy(x)
+    return y
+
+
+def _of_value(self: Any, x: Tensor) -> Tensor:
+    y: Tensor = self.fc(x)
+    self.mean.data = self.mean * 0.9 + y.mean(0) * 0.1
+    return y - self.mean
+
+
+def _twice(self: Any, x: Tensor) -> Tensor:
+    before = self.mean * 2
+    self.mean.data = self.mean + 1
+    between = self.mean * 2
+    self.mean.data = self.mean * 3
+    self.mean.mul_(2)
+    return self.fc(x) * self.mean + before + between
+
+
+def _of_other_size(self: Any, x: Tensor) -> Tensor:
+    self.mean.data = x.detach().sum(1)
+    return self.fc(x) + self.mean.sum()
+
+
+def _trained(function: Callable[..., Any], rows: Callable[[int], int] = lambda i: 3) -> Any:
+    def step(model: Any) -> list[Tensor]:
+        results = []
+        for i in range(3):
+            y = model(torch.linspace(-1, 1, rows(i) * 4).view(-1, 4) + i)
+            y.square().sum().backward()
+            results.append(y)
+        return [*results, *(p.detach() for p in model.copy.parameters())]
+
+    return as_in_eager(Averaged(function), step)
+
+
+@pytest.mark.parametrize("function", [_follow, _of_value, _twice])
+def test_the_piece_stays_in_the_engine(function: Any) -> None:
+    assert_compiled(_trained(function))
+
+
+def test_other_sizes() -> None:
+    assert_compiled(_trained(_of_other_size, lambda i: 3 + i), 3)
+
+
+def test_tensors_that_share_the_old_memory_keep_it() -> None:
+    def step(model: Any) -> list[Tensor]:
+        shared = model.mean.detach()
+        model(torch.ones(3, 4)).sum().backward()
+        return [shared, model.mean]
+
+    assert_compiled(as_in_eager(Averaged(_of_value), step))
+
+
+def test_a_view_of_another_argument_is_left_to_eager() -> None:
+    def function(self: Any, x: Tensor) -> Tensor:
+        self.mean.data = x.detach()[0]
+        return self.fc(x) + self.mean
+
+    def step(model: Any) -> list[Tensor]:
+        x = torch.ones(3, 4)
+        model(x).sum().backward()
+        x.mul_(2)
+        return [model.mean]
+
+    assert not as_in_eager(Averaged(function), step)["compiled"]
+
+
+def test_the_data_of_a_parameter_that_trains_is_left_to_eager() -> None:
+    def function(self: Any, x: Tensor) -> Tensor:
+        self.fc.weight.data = self.fc.weight.data.sign()
+        return self.fc(x)
+
+    assert not _trained(function)["compiled"]

@@ -1,0 +1,183 @@
+"""Masks and numbers that follow from integer arguments of forward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from ortmodule_py import ORTModule
+from tests.semantics import QUIET, Calls, as_in_eager, assert_compiled
+
+GROUPS = ([0, 3, 1, 2, 2], [2, 2, 0, 1], [0, 0, 0, 0, 4, 1], [1, 1, 1], [4, 0, 4, 4])
+
+
+def _report(function: Callable[..., Any], groups: Any = GROUPS, **attributes: Any) -> Any:
+    def step(model: Any) -> list[Tensor]:
+        results = []
+        for i, numbers in enumerate(groups):
+            index = torch.tensor(numbers)
+            x = torch.linspace(-1, 1, 4 * len(numbers)).view(-1, 4) + i
+            y = model(x, index)
+            y.square().sum().backward()
+            results.append(y)
+        return results
+
+    return as_in_eager(Calls(function, **attributes), step)
+
+
+def _whole(report: Any, captures: int = 3) -> None:
+    """0 and 1 elements may be captures of their own."""
+    assert_compiled(report, captures)
+    assert not report["graph_breaks"]
+
+
+def test_rows_that_a_mask_leaves() -> None:
+    _whole(_report(lambda self, x, index: self.fc(x[index != 1]) * 2))
+
+
+def test_columns_of_a_transposed_value() -> None:
+    _whole(_report(lambda self, x, index: self.fc(x).t()[:, index != 1]))
+
+
+def test_a_mask_that_leaves_nothing() -> None:
+    groups = ([0, 2, 3], [1, 1, 1], [1, 0, 1])
+    _whole(_report(lambda self, x, index: self.fc(x)[index != 1], groups))
+
+
+def test_the_edges_of_graphs_of_other_sizes() -> None:
+    """Self-loops are replaced, and the number of nodes is the greatest index, as torch_geometric does."""
+
+    def function(self: Any, x: Tensor, edges: Tensor) -> Tensor:
+        edges = torch.stack([edges, edges.flip(0) % 3])
+        row, col = edges
+        kept = edges[:, row != col]
+        nodes = int(edges.max()) + 1
+        loops = torch.arange(nodes).view(1, -1).repeat(2, 1)
+        row, col = torch.cat([kept, loops], 1)
+        features = x.new_zeros(nodes, 4).index_add(0, edges[0], self.fc(x))
+        degree = x.new_zeros(nodes).scatter_add(0, col, torch.ones_like(col, dtype=x.dtype))
+        return x.new_zeros(nodes, 4).index_add(0, col, features[row] / degree[row, None])
+
+    _whole(_report(function))
+
+
+def test_the_greatest_index_as_a_size() -> None:
+    def function(self: Any, x: Tensor, index: Tensor) -> Tensor:
+        return x.new_zeros(int(index.max()) + 1, 4).index_add(0, index, self.fc(x))
+
+    _whole(_report(function))
+
+
+def test_a_place_in_a_buffer_that_forward_moves() -> None:
+    """The queue of contrastive learning."""
+
+    def function(self: Any, x: Tensor, index: Tensor) -> Tensor:
+        y = self.fc(x) + self.queue.sum()
+        place = int(self.place)
+        self.queue[place : place + 2] = y[:2].detach()
+        self.place[0] = (place + 2) % 8
+        return y
+
+    module = Calls(function)
+    module.register_buffer("queue", torch.zeros(8, 4))
+    module.register_buffer("place", torch.zeros(1, dtype=torch.int64))
+
+    def step(model: Any) -> list[Tensor]:
+        results = []
+        for i in range(6):
+            y = model(torch.full((3, 4), 0.1 * i), torch.arange(3))
+            y.sum().backward()
+            results.append(y)
+        return results
+
+    _whole(as_in_eager(module, step), 2)
+
+
+def test_a_number_that_a_condition_reads() -> None:
+    def function(self: Any, x: Tensor, index: Tensor) -> Tensor:
+        return self.fc(x) * (2 if int(index[0]) > 1 else 3)
+
+    _whole(_report(function))
+
+
+def test_a_number_of_which_each_value_is_a_capture_breaks_the_graph_in_the_end() -> None:
+    def function(self: Any, x: Tensor, index: Tensor) -> Tensor:
+        for _ in range(index[0].item()):
+            x = self.fc(x)
+        return x
+
+    report = _report(function, [[i] for i in range(1, 9)])
+    assert "a number is read" in str(report["graph_breaks"])
+
+
+def test_numbers_that_forward_has_changed_before_are_read_where_they_are() -> None:
+    def function(self: Any, x: Tensor, index: Tensor) -> Tensor:
+        index.add_(1)
+        return self.fc(x) * index.max().item()
+
+    assert _report(function)["graph_breaks"]
+
+
+def test_a_mask_of_another_size_is_eagers_error() -> None:
+    module = Calls(lambda self, x, index: self.fc(x)[index[:2] > 1])
+    for model in (module, ORTModule(module, QUIET)):
+        with pytest.raises(IndexError, match="shape of the mask"):
+            model(torch.ones(4, 4), torch.arange(4))
+
+
+def test_a_mask_of_floats_breaks_the_graph() -> None:
+    assert _report(lambda self, x, index: self.fc(x)[x.sum(1) > 0])["graph_breaks"]
+
+
+def test_elements_that_a_mask_of_two_dimensions_leaves() -> None:
+    """The labels of a masked language model."""
+
+    def function(self: Any, x: Tensor, index: Tensor) -> Tensor:
+        labels = index.view(-1, 1).expand(-1, 2) - 1
+        kept = labels != -1
+        return self.fc(x).view(-1, 2, 2)[kept] * labels.masked_select(kept)[:, None]
+
+    _whole(_report(function))
+
+
+def test_a_transposed_value_and_a_mask_of_two_dimensions_break_the_graph() -> None:
+    def function(self: Any, x: Tensor, index: Tensor) -> Tensor:
+        kept = index.view(1, -1) != -torch.arange(4).view(-1, 1)
+        return self.fc(x).t()[kept]
+
+    assert _report(function)["graph_breaks"]
+
+
+def test_conditions_on_what_is_given() -> None:
+    def function(self: Any, x: Tensor, index: Tensor) -> Tensor:
+        if index.max() >= 5:
+            raise ValueError("too many")
+        y = self.fc(x)
+        return y * 2 if (index == 0).any() else y
+
+    _whole(_report(function))
+    module = Calls(function)
+    for model in (module, ORTModule(module, QUIET)):
+        model(torch.ones(3, 4), torch.arange(3))
+        with pytest.raises(ValueError, match="too many"):
+            model(torch.ones(6, 4), torch.arange(6))
+
+
+def test_a_flag_in_a_buffer() -> None:
+    module = Calls(lambda self, x: self.fc(x) * (2 if self.on[0] == 1 else 3))
+    module.register_buffer("on", torch.ones(1, dtype=torch.uint8))
+
+    def step(model: Any) -> list[Tensor]:
+        results = []
+        for flag in (1, 0, 1, 0):
+            model.on.fill_(flag)
+            y = model(torch.ones(3, 4))
+            y.sum().backward()
+            results.append(y)
+        return results
+
+    _whole(as_in_eager(module, step), 2)
