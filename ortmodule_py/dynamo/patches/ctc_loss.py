@@ -63,7 +63,7 @@ def _probe_flags(trial: Trial) -> bool:
         with torch.backends.cudnn.flags(enabled=False):
             return x.sin() * 2
 
-    return trial(lambda: scaled, (torch.ones(3),)) and not trial.graph_breaks
+    return trial(lambda: scaled, (torch.ones(3),)) and not trial.eager_pieces
 
 
 @patch(

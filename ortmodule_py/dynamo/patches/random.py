@@ -115,7 +115,7 @@ def _probe_arithmetic(trial: Trial) -> bool:
     def make() -> Callable[[Tensor], Tensor]:
         return lambda x: x.sin() + 0 * (1 - random.uniform(0.1, 0.9))
 
-    return trial(make, (torch.ones(3),)) and not trial.graph_breaks
+    return trial(make, (torch.ones(3),)) and not trial.eager_pieces
 
 
 @patch(
