@@ -31,6 +31,7 @@ from ortmodule_py.compile.step_budget import StepBudget
 from ortmodule_py.dynamo import patches, progress
 from ortmodule_py.dynamo.fixed_sizes import fixed_sizes, place_of
 from ortmodule_py.dynamo.graph_breaks import changing_sizes, graph_break_of, mark_changing_sizes
+from ortmodule_py.dynamo.patches.table import running_torch
 from ortmodule_py.lower.piece import LoweredPiece, lower
 from ortmodule_py.lower.sizes.bound_symbols import with_reads
 from ortmodule_py.options.engine import EngineOptions
@@ -136,7 +137,9 @@ class Compiler:
         broken = graph_break_of(gm)
         if broken is not None:
             log.report_graph_break(broken)
-        hooks, assigned = take_output_hooks(gm), take_assigned_data(gm)
+        # Before torch 2.13 Dynamo does not guard the sizes of what is assigned.
+        assigned = take_assigned_data(gm) if running_torch() >= (2, 13) else None
+        hooks = take_output_hooks(gm)
         piece: Piece | EagerPiece
         try:
             run = self._compile(gm, example_inputs)

@@ -91,6 +91,12 @@ def _twice(h: Tensor, x: Tensor) -> None:
     h.register_hook(lambda gradient: None)
 
 
+_SEVERAL = pytest.mark.skipif(
+    running_torch() < (2, 13), reason="before torch 2.13 Dynamo loses what several hooks read"
+)
+
+
+@_SEVERAL
 def test_several_hooks_on_a_value_are_called_in_their_order() -> None:
     def forward(self: Any, x: Tensor) -> Tensor:
         h = self.fc(x)
@@ -100,6 +106,7 @@ def test_several_hooks_on_a_value_are_called_in_their_order() -> None:
     assert_compiled(as_in_eager(Calls(forward), _steps))
 
 
+@_SEVERAL
 @pytest.mark.parametrize("strength", ["argument", "computed"])
 def test_hooks_on_a_returned_value_come_before_those_of_the_caller(strength: str) -> None:
     def forward(self: Any, x: Tensor) -> Tensor:
@@ -118,6 +125,7 @@ def test_hooks_on_a_returned_value_come_before_those_of_the_caller(strength: str
     assert_compiled(as_in_eager(Calls(forward), step))
 
 
+@_SEVERAL
 def test_a_hook_that_records_what_an_earlier_one_makes() -> None:
     """The graph breaks between the two."""
 

@@ -80,8 +80,9 @@ def test_the_probes_of_rows_that_hold() -> None:
 
 @pytest.mark.parametrize("name", PATCHES)
 def test_a_probe_notices_that_the_replacement_is_missing(name: str) -> None:
-    # Before 2.13 Dynamo traces functions of torch.nn.utils, which `packed_layers` replaces as well.
-    needless = OLD and name == "packed_sequences"
+    # Before 2.13 Dynamo traces functions of torch.nn.utils, which `packed_layers` replaces as well, and
+    # rounds no numbers of random.
+    needless = OLD and name in ("packed_sequences", "precision of random numbers")
     if name in probed()["missing"] and not needless:
         assert not probed()["missing"][name][0]
 

@@ -11,7 +11,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ortmodule_py import ORTModule
+from ortmodule_py.dynamo.patches.table import running_torch
 from tests.semantics import QUIET, Calls, as_in_eager, assert_compiled
+
+pytestmark = pytest.mark.skipif(
+    running_torch() < (2, 13), reason="the replacements are for torch 2.13"
+)
 
 
 class Frozen(nn.Module):
