@@ -327,3 +327,18 @@ def test_the_content_of_a_feed_decides_whether_there_are_parts() -> None:
     np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)
     with pytest.raises(RuntimeException, match="rows meet in ReduceMean"):
         limited.run(None, {"x": x, "choice": np.array(0)})
+
+
+def test_contents_of_rows_that_decide_a_size_keep_them_together() -> None:
+    """A part would have another longest row."""
+    model = model_bytes(
+        [node("ReduceMax", "lengths", "longest", keepdims=1),
+         node("Slice", "x first longest second", "s"), node("MatMul", "s s", "y")],
+        {"x": (TensorProto.FLOAT, ["n", "t", "t"]), "lengths": (TensorProto.INT64, ["n"])},
+        ["y"],
+        {"first": np.array([0]), "second": np.array([2])},
+    )  # fmt: skip
+    feeds = {"x": random(8, 32, 32), "lengths": np.array([32, 3, 5, 7, 9, 11, 13, 15])}
+    session = InferenceSession(model, memory_limit=20_000)
+    with pytest.raises(RuntimeException, match="contents of rows decide sizes"):
+        session.run(None, feeds)
