@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ortmodule_py import DebugOptions, LogLevel, ORTModule, last_run_report
+from ortmodule_py.dynamo.patches.table import running_torch
 
 QUIET = DebugOptions(log_level=LogLevel.ERROR)
 
@@ -76,6 +77,16 @@ def as_in_eager(module: nn.Module, step: Callable[[Any], Any]) -> dict[str, Any]
     for part, got, want in zip(("result", "gradient", "buffer"), found[1], found[0], strict=True):
         assert_same(got, want, part)
     return dict(last_run_report(model))
+
+
+def assert_whole(report: dict[str, Any], captures: int = 1) -> None:
+    """Compiled without a graph break, where that takes replacements in Dynamo which are for torch 2.13 on.
+
+    Before, the results are what counts: `as_in_eager` compares them.
+    """
+    if running_torch() >= (2, 13):
+        assert_compiled(report, captures)
+        assert not report["graph_breaks"]
 
 
 def assert_compiled(report: dict[str, Any], captures: int = 1) -> None:

@@ -29,6 +29,7 @@ from ortmodule_py.compile.output_hooks import take_output_hooks, with_output_hoo
 from ortmodule_py.compile.overlap import OverlapGuard
 from ortmodule_py.compile.step_budget import StepBudget
 from ortmodule_py.dynamo import patches, progress
+from ortmodule_py.dynamo.early_hooks import hook_out_of_order, put_arguments_first
 from ortmodule_py.dynamo.fixed_sizes import fixed_sizes, place_of
 from ortmodule_py.dynamo.graph_breaks import changing_sizes, graph_break_of, mark_changing_sizes
 from ortmodule_py.dynamo.patches.table import running_torch
@@ -134,6 +135,9 @@ class Compiler:
                 CannotLower(f"{missing.name!r} of build_info() does not hold in this torch")
             )
             raise torch._dynamo.exc.SkipFrame(missing.state)
+        if running_torch() < (2, 13):
+            put_arguments_first(gm)
+            self._refuse_hook_out_of_order(gm)
         broken = graph_break_of(gm)
         if broken is not None:
             log.report_graph_break(broken)
@@ -158,6 +162,17 @@ class Compiler:
         if log.graph_breaks:
             run = mark_changing_sizes(run, changing_sizes(gm))
         return self._recorded(run, piece)
+
+    def _refuse_hook_out_of_order(self, gm: fx.GraphModule) -> None:
+        """Leave the function to Python where Dynamo's graph would call its hooks in another order."""
+        origin = hook_out_of_order(gm)
+        if origin is None:
+            return
+        reason = (
+            "several hooks on a tensor, or one on a result, whose order torch before 2.13 loses"
+        )
+        self.log.report_eager(CannotLower(reason, origin))
+        raise torch._dynamo.exc.SkipFrame(reason)
 
     def _recorded(self, run: Callable[..., Any], piece: Piece | EagerPiece) -> Callable[..., Any]:
         """`run`, entered in the forward's record; a run with other parameters adds them.

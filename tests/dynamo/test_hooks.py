@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from ortmodule_py import ORTModule, last_run_report
 from ortmodule_py.dynamo.patches.table import running_torch
-from tests.semantics import QUIET, Calls, as_in_eager, assert_compiled, original
+from tests.semantics import QUIET, Calls, as_in_eager, assert_compiled, assert_whole, original
 
 
 def _tanh(self: Any, x: Tensor) -> Tensor:
@@ -91,22 +91,15 @@ def _twice(h: Tensor, x: Tensor) -> None:
     h.register_hook(lambda gradient: None)
 
 
-_SEVERAL = pytest.mark.skipif(
-    running_torch() < (2, 13), reason="before torch 2.13 Dynamo loses what several hooks read"
-)
-
-
-@_SEVERAL
 def test_several_hooks_on_a_value_are_called_in_their_order() -> None:
     def forward(self: Any, x: Tensor) -> Tensor:
         h = self.fc(x)
         _twice(h, x)
         return h.tanh() * h.sum()
 
-    assert_compiled(as_in_eager(Calls(forward), _steps))
+    assert_whole(as_in_eager(Calls(forward), _steps))
 
 
-@_SEVERAL
 @pytest.mark.parametrize("strength", ["argument", "computed"])
 def test_hooks_on_a_returned_value_come_before_those_of_the_caller(strength: str) -> None:
     def forward(self: Any, x: Tensor) -> Tensor:
@@ -122,10 +115,9 @@ def test_hooks_on_a_returned_value_come_before_those_of_the_caller(strength: str
             y.square().sum().backward()
         return seen
 
-    assert_compiled(as_in_eager(Calls(forward), step))
+    assert_whole(as_in_eager(Calls(forward), step))
 
 
-@_SEVERAL
 def test_a_hook_that_records_what_an_earlier_one_makes() -> None:
     """The graph breaks between the two."""
 
@@ -138,8 +130,9 @@ def test_a_hook_that_records_what_an_earlier_one_makes() -> None:
     def step(model: Any) -> list[Any]:
         return [_steps(model), list(model.seen)]
 
-    (reason,) = as_in_eager(Calls(forward, seen=[]), step)["graph_breaks"]
-    assert "changes something outside" in str(reason)
+    reasons = as_in_eager(Calls(forward, seen=[]), step)["graph_breaks"]
+    if running_torch() >= (2, 13):  # before, the function is left to Python
+        assert "changes something outside" in str(reasons)
 
 
 class Recording(nn.Module):
