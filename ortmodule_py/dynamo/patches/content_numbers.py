@@ -24,6 +24,14 @@ from ortmodule_py.dynamo.patches.table import capturing_compiler, patch
 _CAPTURES = 4
 """Captures of a line that reads a number before the graph breaks there: its values decide what is captured."""
 
+
+def _is_captured(trial: Trial, function: Callable[..., Any], *width: int) -> bool:
+    """Whether integers of other values are no captures of their own, but for those of another outcome."""
+    given = [torch.tensor(numbers) for numbers in ([0, 1, 2, 3], [0, 0, 1, 1], [1, 0, 2, 5])]
+    same = trial(lambda: function, *((torch.ones(4, *width), index) for index in given))
+    return same and trial.captures <= 2 and not trial.graph_breaks
+
+
 # ---- masks ---------------------------------------------------------------------------------------
 
 
@@ -31,9 +39,7 @@ def _probe_mask(trial: Trial) -> bool:
     def kept(x: Tensor, index: Tensor) -> Tensor:
         return x[index > 0] * 2
 
-    masks = ([0, 1, 2, 3], [0, 0, 1, 1], [1, 0, 2, 5])
-    same = trial(lambda: kept, *((torch.ones(4, 2), torch.tensor(numbers)) for numbers in masks))
-    return same and trial.captures <= 2 and not trial.graph_breaks
+    return _is_captured(trial, kept, 2)
 
 
 @patch(
@@ -97,9 +103,7 @@ def _probe_selection(trial: Trial) -> bool:
     def kept(x: Tensor, index: Tensor) -> Tensor:
         return x.masked_select(index > 0) * 2
 
-    masks = ([0, 1, 2, 3], [0, 0, 1, 1], [1, 0, 2, 5])
-    same = trial(lambda: kept, *((torch.ones(4), torch.tensor(numbers)) for numbers in masks))
-    return same and trial.captures <= 2 and not trial.graph_breaks
+    return _is_captured(trial, kept)
 
 
 @patch(
@@ -124,9 +128,7 @@ def _probe_number(trial: Trial) -> bool:
     def sums(x: Tensor, index: Tensor) -> Tensor:
         return x.new_zeros(int(index.max()) + 1).index_add(0, index, x)
 
-    groups = ([0, 1, 2, 3], [0, 0, 1, 1], [1, 0, 2, 5])
-    same = trial(lambda: sums, *((torch.ones(4), torch.tensor(numbers)) for numbers in groups))
-    return same and trial.captures <= 2 and not trial.graph_breaks
+    return _is_captured(trial, sums)
 
 
 @patch(
@@ -168,9 +170,7 @@ def _probe_condition(trial: Trial) -> bool:
     def scaled(x: Tensor, index: Tensor) -> Tensor:
         return x * 2 if index.max() > 2 else x * 3
 
-    groups = ([0, 1, 2, 3], [0, 0, 1, 1], [1, 0, 2, 5])
-    same = trial(lambda: scaled, *((torch.ones(4), torch.tensor(numbers)) for numbers in groups))
-    return same and trial.captures <= 2 and not trial.graph_breaks
+    return _is_captured(trial, scaled)
 
 
 @patch(
