@@ -24,12 +24,12 @@ Value* index64(OnnxCall& c, size_t i) { return c.cast(c.in(i), DType::Int64); }
 constexpr std::array<std::string_view, 8> kRearranging = {
     "Reshape", "Squeeze", "Unsqueeze", "Expand", "Slice", "Transpose", "Identity", "Contiguous"};
 
-// Whether an index follows from ranges, sizes and places without a sign. Looks at `nodes` nodes at
-// most.
+// Whether an index follows from ranges, constants and places without a sign. Looks at `nodes` nodes
+// at most.
 bool is_never_negative(OnnxCall& c, const Value* index, int& nodes) {
   if (index->is_literal()) {
     const auto* number = std::get_if<DimExpr>(&index->literal());
-    return number && (number->is_symbol() || (number->is_constant() && number->value() >= 0));
+    return number && number->is_constant() && number->value() >= 0;
   }
   if (--nodes < 0) return false;
   const Node* node = index->producer();
