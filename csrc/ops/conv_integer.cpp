@@ -1,8 +1,10 @@
 // y[n, o, p] = sum of (x[n, i, s * p + d * k - pad] - x_zero) (w[o, i, k] - w_zero[o]) in 32 bits.
 // What is padded counts as x_zero. ConvIntegerToFloat scales the sums, y * (x_scale * w_scale[o]) +
 // bias[o], where a bias of integers is added before; with `relu` the result is bent, and with
-// y_scale it is quantized again.
+// y_scale it is quantized again. With the attributes w_dims and w_type, w is what
+// PackIntegerConvWeights makes of weights of these sizes and type: one tensor of bytes.
 
+#include "base/integer_conv_weights.h"
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
 #include "ops/requantized.h"
@@ -22,9 +24,20 @@ void check_channels(InferContext& c, size_t i, DType dtype, const DimExpr& chann
                ", but found ", name_of(value.dtype), dims_text(value.dims)));
 }
 
+/// The weights, packed or not.
+struct WeightFacts {
+  DType dtype;
+  Dims dims;
+  explicit WeightFacts(InferContext& c)
+      : dtype(c.attrs().has("w_dims") ? c.attrs().dtype("w_type") : c.input(1).dtype),
+        dims(c.attrs().has("w_dims") ? c.attrs().dims("w_dims") : c.input(1).dims) {}
+  size_t rank() const { return dims.size(); }
+};
+
 // Zero points are operands `zeros` and the next one.
 Dims conv_dims(InferContext& c, size_t zeros) {
-  const Value &x = c.input(0), &w = c.input(1);
+  const Value& x = c.input(0);
+  const WeightFacts w(c);
   if (!is_byte(x.dtype) || !is_byte(w.dtype))
     c.fail(
         str("x and w must be i8 or u8, but found ", name_of(x.dtype), " and ", name_of(w.dtype)));
@@ -62,9 +75,9 @@ void infer_to_float(InferContext& c) {
   c.set(0, requantized_type(c, 7), std::move(dims));
 }
 
-double conv_integer_flops(const Attrs&, const std::vector<Sizes>& in,
+double conv_integer_flops(const Attrs& attrs, const std::vector<Sizes>& in,
                           const std::vector<Sizes>& out) {
-  const Sizes& w = in.at(1);
+  const Sizes w = attrs.has("w_dims") ? attrs.integers("w_dims") : in.at(1);
   const int64_t outputs = std::max<int64_t>(w.at(0), 1);
   return 2.0 * static_cast<double>(element_count(out.at(0))) *
          static_cast<double>(element_count(w) / outputs);
@@ -137,6 +150,23 @@ REGISTER_OP(ConvIntegerToFloat, {.domain = "com.microsoft",
                                  .infer = infer_to_float,
                                  .flops = conv_integer_flops,
                                  .body_of = to_float_body});
+
+void infer_packed_weights(InferContext& c) {
+  const Value& w = c.input(0);
+  if (w.rank() < 3 || !is_byte(w.dtype) ||
+      !std::all_of(w.dims.begin(), w.dims.end(), [](const DimExpr& d) { return d.is_constant(); }))
+    c.fail(
+        str("w must be i8 or u8 of fixed sizes, but found ", name_of(w.dtype), dims_text(w.dims)));
+  const Dims places(w.dims.begin() + 2, w.dims.end());
+  const IntegerConvWeights packed{w.dims[0].value(), w.dims[1].value(), product(places).value()};
+  c.set(0, DType::Int8, {packed.bytes()});
+}
+
+REGISTER_OP(PackIntegerConvWeights, {.domain = "com.microsoft",
+                                     .inputs = {"w"},
+                                     .outputs = {"packed"},
+                                     .kind = OpKind::Data,
+                                     .infer = infer_packed_weights});
 
 REGISTER_ROW_AXES(rows_before<1>, "ConvInteger");
 

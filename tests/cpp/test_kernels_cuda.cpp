@@ -48,8 +48,9 @@ std::vector<std::string> cpu_ops() {
   for (const char* op :
        {"CoupledProbabilities", "LookUp", "NarrowCast", "PowerDistances", "TfIdfVectorizer",
         "TreeEnsemble", "ConvInteger", "ConvIntegerToFloat", "DynamicQuantizeLinear",
-        "MatMulInteger", "MatMulIntegerToFloat", "MatMulNBits", "PackIntegerMatrix", "PackWeights",
-        "PackedMatMul", "PackedMatMulInteger", "QuantizedLSTMSteps", "WidenedMatMul"})
+        "MatMulInteger", "MatMulIntegerToFloat", "MatMulNBits", "PackIntegerMatrix",
+        "PackIntegerConvWeights", "PackWeights", "PackedMatMul", "PackedMatMulInteger",
+        "QuantizedLSTMSteps", "WidenedMatMul"})
     ops.erase(op);
   return {ops.begin(), ops.end()};
 }

@@ -308,7 +308,7 @@ void expect_safe(int8_t (&groups)[kTogether * kQuadBytes]) {
   int8_t before[kTogether * kQuadBytes];
   std::memcpy(before, groups, sizeof(before));
   bool any = false;
-  for_each_rest_of<kTogether>(groups, [&](int64_t which, int rest) {
+  for_each_rest_of<kTogether>(groups, kQuadBytes, [&](int64_t which, int rest) {
     int8_t& weight = groups[which / 2 * kQuadBytes + which % 2];
     ASSERT_TRUE(rest != 0 && rest >= -128 && rest < 128 && rest * weight > 0);
     weight = static_cast<int8_t>(weight - rest);

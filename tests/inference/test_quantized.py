@@ -153,10 +153,16 @@ CONVOLUTIONS: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
 
 @pytest.mark.parametrize("x_type", [np.uint8, np.int8])
 @pytest.mark.parametrize("w_type", [np.uint8, np.int8])
+@pytest.mark.parametrize("deviation", [None, 25, 40])  # of which few, and more, exceed 16 bits
 @pytest.mark.parametrize("case", CONVOLUTIONS)
-def test_conv_integer_is_exact(case: Any, x_type: Any, w_type: Any) -> None:
+def test_conv_integer_is_exact(case: Any, x_type: Any, w_type: Any, deviation: int | None) -> None:
     x_sizes, w_sizes, attrs = case
     x, w = bytes_of(x_type, x_sizes, 1, extreme=True), bytes_of(w_type, w_sizes, 2, extreme=True)
+    if deviation:
+        ends = np.iinfo(w_type)
+        middle = (ends.min + ends.max + 1) // 2
+        normal = np.random.default_rng(2).normal(middle, deviation, w_sizes)
+        w = np.clip(np.rint(normal), ends.min, ends.max).astype(w_type)
     zx, zw = bytes_of(x_type, (), 3), bytes_of(w_type, (w_sizes[0],), 4)
     model = model_bytes(
         [node("ConvInteger", ["x", "w", "zx", "zw"], ["y"], **attrs)],

@@ -1,23 +1,24 @@
-// ConvInteger and ConvIntegerToFloat: for each image and group a product of w, shifted to be
-// unsigned, with the matrix of the windows, shifted to be signed and packed where it is wanted, as
-// in conv.cpp. With w' and x' the factors as they are multiplied and their zero points:
+// ConvInteger and ConvIntegerToFloat: for each image and group a product of w with the matrix of
+// the windows, whose panels are packed where they are wanted from an image with groups of channels
+// beside each other (conv_integer_image.h). One factor is shifted to be unsigned, the other to be
+// signed: the windows, or w where its rests are listed (conv_integer_weights.h). With w' and x' the
+// factors as they are multiplied and their zero points:
 //   y[o, p] = sum w' x' - zw'[o] (window[p] - inner zx') - zx' row[o]
 // where window and row are the sums of p's window and of w's row. Where a channel makes a few
 // outputs only (depthwise), lines of outputs are sums of shifted lines of the channel.
 #include <tuple>
 
+#include "kernels/cpu/conv_integer_image.h"
+#include "kernels/cpu/conv_integer_weights.h"
 #include "kernels/cpu/integer_copies.h"
 #include "kernels/cpu/integer_finish.h"
-#include "kernels/cpu/integer_product.h"
-#include "kernels/cpu/patches.h"
 #include "kernels/cpu/row_math.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
 
-using Product = IntegerProduct<IntegerDot>;
-using Tile = IntegerTile<IntegerDot>;
+constexpr int64_t kMostColumns = IntegerProduct<IntegerDot>::kMostColumns;
 
 constexpr uint8_t kSignBit = 0x80;
 /// Multiplications worth waking a thread.
@@ -27,46 +28,70 @@ struct IntegerConv {
   int64_t images = 0, groups = 1;
   int64_t channels = 0, outputs = 0;  // of a group
   PatchShape patches;
-  uint8_t flip_x = 0;  // what makes x signed
-  uint8_t flip_w = 0;  // what makes w unsigned
+  bool unsigned_x = false, signed_w = false;
+  bool packed = false;  // w is made by PackIntegerConvWeights
+  IntegerConvWeights weights;
+  GroupedImage image;
   bool scales = false;
 
   int64_t inner() const { return channels * patches.places; }
-  bool depthwise() const { return channels == 1 && outputs <= 3; }
+  bool depthwise() const { return channels == 1 && outputs <= 3 && patches.places <= kRowChunk; }
 };
 
-std::shared_ptr<const void> prepare(const StepFacts& facts) {
-  const Layout &x = facts.inputs[0].layout, &w = facts.inputs[1].layout,
-               &y = facts.outputs[0].layout;
+IntegerConvWeights weights_of(const Sizes& w) {
+  return {w[0], w[1], element_count({w.begin() + 2, w.end()})};
+}
+
+IntegerConv conv_of(const StepFacts& facts) {
+  const Layout &x = facts.inputs[0].layout, &y = facts.outputs[0].layout;
   const Attrs& attrs = facts.node().attrs;
+  IntegerConv conv;
+  conv.packed = attrs.has("w_dims");
+  const Sizes w = conv.packed ? attrs.integers("w_dims") : facts.inputs[1].layout.sizes;
   const std::vector<int64_t> strides = attrs.integers("strides"), pads = attrs.integers("pads"),
                              dilations = attrs.integers("dilations");
   std::vector<PatchAxis> axes(x.sizes.size() - 2);
   for (size_t d = 0; d < axes.size(); ++d) {
     axes[d] = {x.sizes[d + 2], y.sizes[d + 2], strides[d], {}};
-    for (int64_t k = 0; k < w.sizes[d + 2]; ++k)
-      axes[d].offsets.push_back(k * dilations[d] - pads[d]);
+    for (int64_t k = 0; k < w[d + 2]; ++k) axes[d].offsets.push_back(k * dilations[d] - pads[d]);
   }
-  auto conv = std::make_shared<IntegerConv>();
-  conv->images = x.sizes[0];
-  conv->groups = attrs.integer("group");
-  conv->channels = w.sizes[1];
-  conv->outputs = w.sizes[0] / conv->groups;
-  conv->patches = PatchShape(std::move(axes));
-  conv->scales = facts.node().op == "ConvIntegerToFloat";
-  conv->flip_x = facts.inputs[0].dtype == DType::UInt8 ? kSignBit : 0;
-  conv->flip_w = facts.inputs[1].dtype == DType::Int8 ? kSignBit : 0;
+  conv.images = x.sizes[0];
+  conv.groups = attrs.integer("group");
+  conv.channels = w[1];
+  conv.outputs = w[0] / conv.groups;
+  conv.patches = PatchShape(std::move(axes));
+  conv.weights = weights_of(w);
+  if (conv.inner() > 0) conv.image = GroupedImage(conv.patches);
+  conv.scales = facts.node().op == "ConvIntegerToFloat";
+  conv.unsigned_x = facts.inputs[0].dtype == DType::UInt8;
+  const DType w_type = conv.packed ? attrs.dtype("w_type") : facts.inputs[1].dtype;
+  conv.signed_w = w_type == DType::Int8;
   return conv;
 }
 
-// A sum for each row of w.
+std::shared_ptr<const void> prepare(const StepFacts& facts) {
+  return std::make_shared<const IntegerConv>(conv_of(facts));
+}
+
+constexpr int64_t kAlignment = 64;
+
+int64_t aligned(int64_t bytes) { return ceil_div(bytes, kAlignment) * kAlignment; }
+
+// Weights that are not packed, and the images.
 size_t workspace_bytes(const StepFacts& facts) {
-  return static_cast<size_t>(facts.inputs[1].layout.sizes[0]) * sizeof(int32_t);
+  const IntegerConv conv = conv_of(facts);
+  if (conv.depthwise()) return 0;
+  const int64_t images = conv.images * conv.groups * conv.weights.padded_channels();
+  return static_cast<size_t>((conv.packed ? 0 : aligned(conv.weights.bytes())) +
+                             images * conv.image.pixels());
 }
 
 Reason unsupported(const StepFacts& facts) {
-  if (facts.inputs[0].layout.sizes.size() > kMostSpatial + 2)
+  const Sizes& x = facts.inputs[0].layout.sizes;  // none before a plan
+  if (x.size() > kMostSpatial + 2)
     return str("it takes at most ", kMostSpatial, " spatial dimensions");
+  if (!x.empty() && conv_of(facts).image.pixels() > std::numeric_limits<int32_t>::max())
+    return "the image has more than 2^31 pixels";
   return other_copy_runs(facts);
 }
 
@@ -126,125 +151,125 @@ class Finish {
   RealResults results_;
 };
 
-/// What the outputs of a segment see at one place of their windows: bytes of x, or `beside`.
-void read_line(const PatchShape& s, const std::array<int64_t, kMostSpatial>& offsets,
-               const PatchSegment& segment, const int8_t* image, int8_t beside, int8_t* to) {
-  const size_t last = s.axes.size() - 1;
-  int64_t line = 0;
-  for (size_t d = 0; d < last; ++d) {
-    const int64_t at = segment.outer[d] * s.axes[d].stride + offsets[d];
-    if (at < 0 || at >= s.axes[d].in) {
-      std::fill_n(to, segment.count, beside);
-      return;
+/// Which factor is signed.
+struct Signs {
+  uint8_t flip_x = 0, flip_w = 0;    // what makes them so
+  int32_t shift_x = 0, shift_w = 0;  // what it adds to their numbers
+  bool any_w_zero = false;           // zero points of w are not all 0 then
+
+  Signs(const IntegerConv& conv, const Finish& finish, bool w_is_signed) {
+    if (conv.unsigned_x != w_is_signed) {
+      flip_x = kSignBit;
+      shift_x = w_is_signed ? kSignBit : -kSignBit;
     }
-    line = line * s.axes[d].in + at;
-  }
-  const PatchAxis& axis = s.axes[last];
-  const int64_t end = segment.first + segment.count;
-  const auto [begin, stop] = axis.inside(offsets[last], segment.first, end);
-  to = std::fill_n(to, begin - segment.first, beside);
-  const int8_t* from = image + line * axis.in + begin * axis.stride + offsets[last];
-  for (int64_t i = 0; i < stop - begin; ++i) to[i] = from[i * axis.stride];
-  std::fill_n(to + (stop - begin), end - stop, beside);
-}
-
-/// Packs the windows of a block of output pixels as pack_integer_panels does.
-class WindowPacker {
- public:
-  WindowPacker(const IntegerConv& conv, const int8_t* x, int8_t beside)
-      : conv_(conv), x_(x), beside_(beside) {}
-
-  void pack(int64_t first, int64_t inner, int64_t column, int64_t width, int8_t* to) const {
-    const PatchShape& s = conv_.patches;
-    const int64_t padded = padded_inner(inner);
-    const auto flip = static_cast<int8_t>(conv_.flip_x);
-    if (s.is_image())
-      return pack_integer_panels<IntegerDot>(
-          {x_ + first * s.in_pixels + column, inner, width, s.in_pixels, 1}, flip, padded, to);
-    PatchSegment segments[Product::kMostColumns];
-    int64_t count = 0;
-    s.for_each_segment(column, width,
-                       [&](const PatchSegment& segment) { segments[count++] = segment; });
-    constexpr int64_t kGroup = IntegerDot::kGroup;
-    alignas(64) int8_t lines[kGroup][Product::kMostColumns] = {};
-    for (int64_t k = 0; k < padded; k += kGroup) {
-      for (int64_t g = 0; g < kGroup; ++g) {
-        if (k + g >= inner) {
-          std::fill_n(lines[g], width, flip);  // zero, once it is flipped
-          continue;
-        }
-        const int64_t row = first + k + g;
-        const auto offsets = s.offsets_of(row % s.places);
-        const int8_t* image = x_ + row / s.places * s.in_pixels;
-        for (int64_t i = 0; i < count; ++i)
-          read_line(s, offsets, segments[i], image, beside_, lines[g] + segments[i].begin);
-      }
-      int8_t* group = to + k * kIntegerPanel;
-      for (int64_t j = 0; j < width; j += kIntegerPanel, group += padded * kIntegerPanel) {
-        ORTM_UNROLL
-        for (int64_t i = 0; i < kIntegerPanel; ++i) {
-          ORTM_UNROLL
-          for (int64_t g = 0; g < kGroup; ++g)
-            group[i * kGroup + g] = static_cast<int8_t>(lines[g][j + i] ^ flip);
-        }
-      }
+    if (conv.signed_w != w_is_signed) {
+      flip_w = kSignBit;
+      shift_w = w_is_signed ? -kSignBit : kSignBit;
     }
+    for (int64_t i = 0; i < conv.groups * conv.outputs; ++i)
+      any_w_zero = any_w_zero || finish.w_zero(i) + shift_w != 0;
   }
-
- private:
-  const IntegerConv& conv_;
-  const int8_t* x_;
-  int8_t beside_;
 };
 
 /// One image and group.
 struct Part {
   int64_t group = 0;
-  const int8_t* x = nullptr;
+  const int8_t* x = nullptr;  // for depthwise ones; else the grouped image
   const uint8_t* w = nullptr;
-  const int32_t* row_sums = nullptr;
   int64_t plane = 0;  // of the first output
 };
 
-void multiply_windows(const Finish& finish, const IntegerConv& conv, const Product& product,
-                      const Part& part, int64_t begin, int64_t end) {
-  alignas(64) int8_t panels[Product::kMostInner * Product::kMostColumns];
-  alignas(64) int32_t windows[Product::kMostColumns] = {};
-  alignas(64) Product::Left ones[Product::kMostInner];
-  std::fill_n(ones, Product::kMostInner, Product::Left{1});
-  const int64_t inner = conv.inner();
-  const int32_t zx = finish.x_zero();
-  const WindowPacker packer(conv, part.x, static_cast<int8_t>(zx));
-  const auto left = [&](int64_t row, int64_t rows, int64_t first, int64_t count,
-                        Product::Left* to) {
-    pack_integer_rows<IntegerDot>({part.w + row * inner + first, rows, count, inner, 1},
-                                  conv.flip_w, to);
-  };
-  const auto right = [&](int64_t first, int64_t count, int64_t column, int64_t width) {
-    packer.pack(first, count, column, width, panels);
-    const int64_t padded = padded_inner(count), panel_stride = padded * kIntegerPanel;
-    Tile::multiply(ones, 1, panels, panel_stride, padded, width, windows, Product::kMostColumns,
-                   first > 0);
-    return std::pair(static_cast<const int8_t*>(panels), panel_stride);
-  };
-  const auto zx_shifted = static_cast<uint32_t>(zx - (conv.flip_x ? int32_t{kSignBit} : 0));
-  const auto store = [&](int64_t row, int64_t rows, int64_t column, int64_t width, int32_t* sums,
-                         int64_t stride) {
-    for (int64_t r = 0; r < rows; ++r, sums += stride) {
-      const int64_t output = row + r, channel = part.group * conv.outputs + output;
-      const int32_t zw = finish.w_zero(channel);
-      const auto zw_shifted = static_cast<uint32_t>(zw + (conv.flip_w ? int32_t{kSignBit} : 0));
-      const uint32_t term = zx_shifted * (static_cast<uint32_t>(part.row_sums[output]) -
-                                          static_cast<uint32_t>(inner) * zw_shifted);
+/// Products of blocks of windows, for one of the ways to multiply.
+template <class Dot>
+class WindowProduct {
+ public:
+  using Product = IntegerProduct<Dot>;
+  using Tile = IntegerTile<Dot>;
+
+  WindowProduct(const Finish& finish, const IntegerConv& conv, const Signs& signs,
+                const PackedRows& rows, const Part& part)
+      : finish_(finish),
+        conv_(conv),
+        signs_(signs),
+        rows_(rows),
+        part_(part),
+        product_(conv.outputs, conv.patches.pixels, conv.weights.inner()) {}
+
+  void run(int64_t begin, int64_t end) const {
+    alignas(64) int8_t panels[Product::kMostInner * kMostColumns];
+    alignas(64) int32_t windows[kMostColumns] = {};
+    alignas(64) typename Product::Left ones[Product::kMostInner];
+    std::fill_n(ones, Product::kMostInner, typename Product::Left{1});
+    WindowPanels<Dot::kGroup, kMostColumns> packer(conv_.image, conv_.patches, part_.x);
+    const auto right = [&](int64_t first, int64_t count, int64_t column, int64_t width) {
+      if (first == 0) packer.take_block(column, width);
+      const int64_t padded = padded_inner(count), panel_stride = padded * kIntegerPanel;
+      packer.pack(first, count, padded, panels);
+      if (signs_.any_w_zero)
+        Tile::multiply(ones, 1, panels, panel_stride, padded, width, windows, kMostColumns,
+                       first > 0);
+      return std::pair(static_cast<const int8_t*>(panels), panel_stride);
+    };
+    const auto store = [&](int64_t row, int64_t rows, int64_t column, int64_t width, int32_t* sums,
+                           int64_t stride) {
+      for (int64_t r = 0; r < rows; ++r, sums += stride)
+        write(row + r, column, width, windows, sums);
+    };
+    if constexpr (std::is_same_v<Dot, IntegerDot>)
+      product_.run(begin, end, left_part(), right, store);
+    else
+      product_.run(begin, end, left_part(), right, store, rests_part(panels));
+  }
+
+ private:
+  int64_t first_row() const { return part_.group * conv_.outputs; }
+
+  auto left_part() const {
+    return [this](int64_t row, int64_t rows, int64_t first, int64_t count,
+                  typename Product::Left* to) {
+      pack_integer_rows<Dot>(
+          {rows_.row(first_row() + row) + first, rows, count, rows_.row_bytes(), 1}, 0, to);
+    };
+  }
+
+  auto rests_part(const int8_t* panels) const {
+    return [this, panels](const auto*, int64_t row, int64_t rows, int64_t first, int64_t,
+                          int64_t columns, int32_t* sums, int64_t stride) {
+      const int64_t inner = conv_.weights.inner();
+      const int64_t count = std::min(Product::piece_of(inner), inner - first);
+      rows_.add_rests(first_row() + row, rows, first, count, panels,
+                      padded_inner(count) * kIntegerPanel, columns, sums, stride);
+    };
+  }
+
+  /// Takes the zero points off the sums of an output and writes them.
+  void write(int64_t output, int64_t column, int64_t width, const int32_t* windows,
+             int32_t* sums) const {
+    const int64_t channel = first_row() + output;
+    const auto zx = static_cast<uint32_t>(finish_.x_zero() + signs_.shift_x);
+    const auto zw = static_cast<uint32_t>(finish_.w_zero(channel) + signs_.shift_w);
+    const uint32_t term = zx * (static_cast<uint32_t>(rows_.sum(channel)) -
+                                static_cast<uint32_t>(conv_.inner()) * zw);
+    if (zw == 0) {
+      ORTM_SIMD
+      for (int64_t j = 0; j < width; ++j)
+        sums[j] = static_cast<int32_t>(static_cast<uint32_t>(sums[j]) - term);
+    } else {
       ORTM_SIMD
       for (int64_t j = 0; j < width; ++j)
         sums[j] = static_cast<int32_t>(static_cast<uint32_t>(sums[j]) -
-                                       zw_shifted * static_cast<uint32_t>(windows[j]) - term);
-      finish.write(part.plane + output, channel, column, width, sums);
+                                       zw * static_cast<uint32_t>(windows[j]) - term);
     }
-  };
-  product.run(begin, end, left, right, store);
-}
+    finish_.write(part_.plane + output, channel, column, width, sums);
+  }
+
+  const Finish& finish_;
+  const IntegerConv& conv_;
+  const Signs& signs_;
+  const PackedRows& rows_;
+  const Part& part_;
+  Product product_;
+};
 
 // --- depthwise -----------------------------------------------------------------------------------
 template <class X>
@@ -279,56 +304,120 @@ void convolve_depthwise(const Finish& finish, const IntegerConv& conv, const Par
     const int32_t zw = finish.w_zero(channel);
     const uint8_t* w = part.w + output * s.places;
     for (int64_t k = 0; k < s.places; ++k)
-      factors[k] = (conv.flip_w ? static_cast<int8_t>(w[k]) : int32_t{w[k]}) - zw;
+      factors[k] = (conv.signed_w ? static_cast<int8_t>(w[k]) : int32_t{w[k]}) - zw;
     sum_places(conv, reinterpret_cast<const X*>(part.x), factors, zx, first, count, sums);
     finish.write(part.plane + output, channel, first, count, sums);
   }
 }
 
 // --- the kernel ----------------------------------------------------------------------------------
-int32_t* sum_rows(const KernelArgs& args, const IntegerConv& conv) {
-  auto* sums = static_cast<int32_t*>(args.workspace);
-  const int64_t inner = conv.inner();
-  parallel_ranges(
-      args.context, conv.groups * conv.outputs, grain_for(inner), [&](int64_t begin, int64_t end) {
-        for (int64_t row = begin; row < end; ++row)
-          sums[row] =
-              integer_row_sum(args.in[1].as<uint8_t>() + row * inner, 1, inner, conv.flip_w);
+class ConvRun {
+ public:
+  ConvRun(const KernelArgs& args, const IntegerConv& conv)
+      : args_(args), conv_(conv), finish_(args, conv, Places(conv)) {}
+
+  void run() const {
+    const PatchShape& s = conv_.patches;
+    if (conv_.images * conv_.groups * conv_.outputs * s.pixels == 0) return;
+    if (conv_.depthwise()) {
+      const int64_t units = conv_.outputs * ceil_div(s.pixels, pixel_chunk(s));
+      return for_each_part(units, x(0), x(1), [&](const Part& part, int64_t begin, int64_t end) {
+        return conv_.unsigned_x ? convolve_depthwise<uint8_t>(finish_, conv_, part, begin, end)
+                                : convolve_depthwise<int8_t>(finish_, conv_, part, begin, end);
       });
-  return sums;
-}
+    }
+    auto* memory = static_cast<std::byte*>(args_.workspace);
+    auto* given = conv_.packed ? static_cast<std::byte*>(args_.in[1].data) : memory;
+    PackedRows rows(conv_.weights, given);
+    if (!conv_.packed) {
+      rows.pack(args_.context, weights(), conv_.signed_w);
+      memory += aligned(conv_.weights.bytes());
+    }
+    auto* images = reinterpret_cast<int8_t*>(memory);
+#if defined(ORTM_INTEGER_RESTS)
+    if (rows.together() == 2) return multiply<TurnedFoursDot>(rows, images);
+    if (rows.together() == 1) return multiply<TurnedPairsDot>(rows, images);
+#endif
+    multiply<IntegerDot>(rows, images);
+  }
+
+ private:
+  const uint8_t* weights() const { return args_.in[1].as<uint8_t>(); }
+  /// The channels of a group of an image.
+  const int8_t* x(int64_t i) const {
+    return args_.in[0].as<int8_t>() + i * conv_.channels * conv_.patches.in_pixels;
+  }
+
+  template <class Dot>
+  void multiply(const PackedRows& rows, int8_t* images) const {
+    using Parts = WindowProduct<Dot>;
+    const Signs signs(conv_, finish_, !std::is_same_v<Dot, IntegerDot>);
+    group_channels<Dot::kGroup>(signs, images);
+    const int64_t image_bytes = conv_.weights.padded_channels() * conv_.image.pixels();
+    const typename Parts::Product product(conv_.outputs, conv_.patches.pixels,
+                                          conv_.weights.inner());
+    for_each_part(product.units(), images, images + image_bytes,
+                  [&](const Part& part, int64_t begin, int64_t end) {
+                    Parts(finish_, conv_, signs, rows, part).run(begin, end);
+                  });
+  }
+
+  template <int64_t kGroup>
+  void group_channels(const Signs& signs, int8_t* images) const {
+    const GroupedImage& image = conv_.image;
+    const int64_t groups = conv_.weights.padded_channels() / kGroup, lines = image.lines();
+    const auto flip = static_cast<int8_t>(signs.flip_x);
+    const auto beside = static_cast<int8_t>(finish_.x_zero() ^ signs.flip_x);
+    parallel_ranges(args_.context, conv_.images * conv_.groups * groups * lines,
+                    grain_for(image.pixels() / lines * kGroup), [&](int64_t begin, int64_t end) {
+                      for (int64_t unit = begin; unit < end; ++unit) {
+                        const int64_t part = unit / lines / groups, group = unit / lines % groups;
+                        const int64_t count = std::min(kGroup, conv_.channels - group * kGroup);
+                        const int8_t* from = x(part) + group * kGroup * conv_.patches.in_pixels;
+                        int8_t* to = images + (part * groups + group) * image.pixels() * kGroup;
+                        image.write_line<kGroup>(from, count, conv_.patches.in_pixels, unit % lines,
+                                                 flip, beside, to);
+                      }
+                    });
+  }
+
+  /// run(part, begin, end) for `units` units of each image and group, whose images are from
+  /// `first` on, and from `second` on.
+  template <class Body>
+  void for_each_part(int64_t units, const int8_t* first_x, const int8_t* second_x,
+                     const Body& body) const {
+    const int64_t multiplications = conv_.outputs * conv_.inner() * conv_.patches.pixels;
+    const int64_t each = std::max<int64_t>(1, ceil_div(multiplications, units));
+    parallel_ranges(args_.context, conv_.images * conv_.groups * units, ceil_div(kGrain, each),
+                    [&](int64_t begin, int64_t end) {
+                      while (begin < end) {
+                        const int64_t i = begin / units, first = begin % units;
+                        const int64_t count = std::min(units - first, end - begin);
+                        Part part;
+                        part.group = i % conv_.groups;
+                        part.x = first_x + i * (second_x - first_x);
+                        part.w = weights() + part.group * conv_.outputs * conv_.inner();
+                        part.plane = i * conv_.outputs;
+                        body(part, first, first + count);
+                        begin += count;
+                      }
+                    });
+  }
+
+  const KernelArgs& args_;
+  const IntegerConv& conv_;
+  Finish finish_;
+};
 
 void conv_integer(const KernelArgs& args) {
-  const auto& conv = *static_cast<const IntegerConv*>(args.prepared);
-  const int64_t pixels = conv.patches.pixels, inner = conv.inner();
-  if (conv.images * conv.groups * conv.outputs * pixels == 0) return;
-  const bool depthwise = conv.depthwise() && conv.patches.places <= kRowChunk;
-  const Product product(conv.outputs, pixels, inner);
-  const int64_t units =
-      depthwise ? conv.outputs * ceil_div(pixels, pixel_chunk(conv.patches)) : product.units();
-  const int32_t* row_sums = sum_rows(args, conv);
-  const Finish finish(args, conv, Places(conv));
-  const int64_t each = std::max<int64_t>(1, ceil_div(conv.outputs * inner * pixels, units));
-  const auto run = [&](int64_t i, int64_t begin, int64_t end) {
-    Part part;
-    part.group = i % conv.groups;
-    part.x = args.in[0].as<int8_t>() + i * conv.channels * conv.patches.in_pixels;
-    part.w = args.in[1].as<uint8_t>() + part.group * conv.outputs * inner;
-    part.row_sums = row_sums + part.group * conv.outputs;
-    part.plane = i * conv.outputs;
-    if (!depthwise) return multiply_windows(finish, conv, product, part, begin, end);
-    return conv.flip_x ? convolve_depthwise<uint8_t>(finish, conv, part, begin, end)
-                       : convolve_depthwise<int8_t>(finish, conv, part, begin, end);
-  };
-  parallel_ranges(args.context, conv.images * conv.groups * units, ceil_div(kGrain, each),
-                  [&](int64_t begin, int64_t end) {
-                    while (begin < end) {
-                      const int64_t i = begin / units, first = begin % units;
-                      const int64_t count = std::min(units - first, end - begin);
-                      run(i, first, first + count);
-                      begin += count;
-                    }
-                  });
+  ConvRun(args, *static_cast<const IntegerConv*>(args.prepared)).run();
+}
+
+void pack_weights(const KernelArgs& args) {
+  const TensorView& w = args.in[0];
+  PackedRows rows(weights_of(args.facts.inputs[0].layout.sizes),
+                  static_cast<std::byte*>(args.out[0].data));
+  rows.pack(args.context, w.as<uint8_t>(), w.dtype == DType::Int8);
 }
 
 KernelDef conv_kernel(std::string_view op, std::string_view name) {
@@ -344,6 +433,12 @@ KernelDef conv_kernel(std::string_view op, std::string_view name) {
 
 REGISTER_CPU_KERNEL((conv_kernel("ConvInteger", "conv_integer_cpu")));
 REGISTER_CPU_KERNEL((conv_kernel("ConvIntegerToFloat", "conv_integer_to_float_cpu")));
+REGISTER_CPU_KERNEL({.op = "PackIntegerConvWeights",
+                     .name = "pack_integer_conv_weights_cpu",
+                     .dtypes = {DType::Int8, DType::UInt8},
+                     .run = pack_weights,
+                     .unsupported = other_copy_runs,
+                     .priority = kIntegerPriority});
 
 }  // namespace
 }  // namespace ORTM_ISA

@@ -298,8 +298,8 @@ class IntegerProduct {
   ///   left(row, rows, first, inner, to) packs rows of the left factor (pack_integer_rows),
   ///   right(first, inner, column, columns) returns panels of that part, and the bytes between
   ///   them, store(row, rows, column, columns, sums, stride) takes sums, whose rows are `stride`
-  ///   apart, rests(left, rows, first, column, columns, sums, stride) adds products that are not in
-  ///   the panels.
+  ///   apart, rests(left, row, rows, first, column, columns, sums, stride) adds products that are
+  ///   not in the panels.
   template <class LeftPart, class RightPart, class Store, class Rests>
   void run(int64_t begin, int64_t end, const LeftPart& left, const RightPart& right,
            const Store& store, const Rests& rests) const {
@@ -320,7 +320,7 @@ class IntegerProduct {
           left(row, count, first, inner, packed);
           int32_t* to = sums + (row - top) * block_;
           Tile::multiply(packed, count, panels, panel_stride, inner, width, to, block_, first > 0);
-          rests(packed, count, first, column, width, to, block_);
+          rests(packed, row, count, first, column, width, to, block_);
         }
       }
       store(top, rows, column, width, sums, block_);

@@ -50,14 +50,14 @@ inline constexpr int64_t kQuadBytes = kIntegerPanel * 4;
 /// The sum of weights of one sign whose products fit 16 bits.
 inline constexpr int kSafeWeights = 32767 / 255;
 
-/// each(t, pair, rest) for what the weights at 0 and 1 of each of `kTogether` groups have too much:
-/// of the largest ones first.
+/// each(which, rest) for what the weights at 0 and 1 of each of `kTogether` groups have too much:
+/// of the largest ones first. The groups are `group_bytes` apart.
 template <int64_t kTogether, class Each>
-void for_each_rest_of(const int8_t* weights, const Each& each) {
+void for_each_rest_of(const int8_t* weights, int64_t group_bytes, const Each& each) {
   for (int sign : {1, -1}) {
     int left[kTogether * 2], excess = -kSafeWeights;
     for (int64_t i = 0; i < kTogether * 2; ++i) {
-      left[i] = std::max(sign * weights[i / 2 * kQuadBytes + i % 2], 0);
+      left[i] = std::max(sign * weights[i / 2 * group_bytes + i % 2], 0);
       excess += left[i];
     }
     while (excess > 0) {
@@ -93,7 +93,7 @@ void for_each_rest(int8_t* panel, int64_t begin, int64_t end, const Each& each) 
     int8_t* groups = panel + k * kIntegerPanel;
     if (!have_rests<kTogether>(groups)) continue;
     for (int64_t i = 0; i < kQuadBytes; i += 2)
-      for_each_rest_of<kTogether>(groups + i, [&](int64_t which, int rest) {
+      for_each_rest_of<kTogether>(groups + i, kQuadBytes, [&](int64_t which, int rest) {
         const int64_t group = which / 2, place = i % 4 + which % 2;
         each(k - begin + group * 4 + place, i / 4, groups[group * kQuadBytes + i + which % 2],
              rest);
@@ -118,7 +118,7 @@ class WeightRests {
 
   /// Adds their products to sums of rows of the left factor, which begins at place `first`.
   template <class Dot>
-  void add(const typename Dot::Left* left, int64_t rows, int64_t first, int64_t column,
+  void add(const typename Dot::Left* left, int64_t, int64_t rows, int64_t first, int64_t column,
            int64_t columns, int32_t* sums, int64_t stride) const {
     const int32_t* begins = numbers_ + 1 + column / kIntegerPanel * pieces_ + first / piece_;
     for (int64_t j = 0; j < columns; j += kIntegerPanel, begins += pieces_)

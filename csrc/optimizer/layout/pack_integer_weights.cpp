@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "base/integer_conv_weights.h"
 #include "base/integer_panels.h"
 #include "ops/emit.h"
 #include "optimizer/edit.h"
@@ -13,15 +14,19 @@ namespace {
 
 constexpr int64_t kSmallBytes = 4096;  // may grow to this size
 
+bool is_convolution_of_integers(const Node& node) {
+  return node.op == "ConvInteger" || node.op == "ConvIntegerToFloat";
+}
+
 bool is_product(const Node& node) {
   return node.op == "MatMulInteger" || node.op == "MatMulIntegerToFloat";
 }
 
 // Otherwise packed weights would not replace the original, but stand beside it.
-bool is_read_by_products_only(const Value& b) {
+template <class Reader>
+bool is_read_only_by(const Value& b, const Reader& is_reader) {
   for (const Use& use : b.uses())
-    if (!is_product(*use.node) || use.node->input(1) != &b || use.node->input(0) == &b)
-      return false;
+    if (!is_reader(*use.node) || use.node->input(1) != &b || use.node->input(0) == &b) return false;
   for (const Value* view = &b; view->producer() && is_view(*view->producer());) {
     view = view->producer()->input(0);
     if (view->uses().size() != 1 || view->is_graph_output()) return false;
@@ -33,7 +38,7 @@ Reason cannot_pack(const WeightValues& weights, const Value& b) {
   if (b.rank() != 2 || !b.dims[0].is_constant() || !b.dims[1].is_constant())
     return "the right factor is not a matrix of fixed sizes";
   if (!weights.contains(&b)) return "the right factor is not constant";
-  if (!is_read_by_products_only(b)) return "the right factor has other readers";
+  if (!is_read_only_by(b, is_product)) return "the right factor has other readers";
   const int64_t bytes = b.dims[0].value() * b.dims[1].value();
   if (integer_panel_bytes(b.dims[0].value(), b.dims[1].value()) >
       std::max(bytes + bytes / 20, kSmallBytes))
@@ -48,13 +53,59 @@ Values packed_operands(const Node& node, Value* panels) {
   return {in(0), panels, in(2), in(3), in(4), in(5), in(6), in(7), in(8)};
 }
 
+Reason cannot_pack_windows(const WeightValues& weights, const Node& node) {
+  constexpr int64_t kSmallWindowsBytes = 16384;
+  const Value& w = *node.input(1);
+  if (node.attrs.has("w_dims")) return "the weights are packed";
+  const Dims& dims = w.dims;
+  const DimExpr group = node.attrs.dim("group");
+  if (!std::all_of(dims.begin(), dims.end(), [](const DimExpr& d) { return d.is_constant(); }) ||
+      !group.is_constant() || group.value() <= 0 || dims.size() > 8)
+    return "the weights have no fixed sizes";
+  if (!weights.contains(&w)) return "the weights are not constant";
+  if (dims[1].value() == 1 && dims[0].value() / group.value() <= 3)
+    return "each channel makes few outputs";
+  if (!is_read_only_by(w, is_convolution_of_integers)) return "the weights have other readers";
+  const int64_t places = product({dims.begin() + 2, dims.end()}).value();
+  const int64_t bytes = product(dims).value();
+  if (IntegerConvWeights{dims[0].value(), dims[1].value(), places}.bytes() >
+      std::max(bytes + bytes / 20, kSmallWindowsBytes))
+    return "packed, the weights take more memory";
+  return {};
+}
+
+/// Weights of convolutions, which stay the same ops.
+bool pack_windows(Graph& graph, PassContext& context, const WeightValues& weights) {
+  std::unordered_map<const Value*, Value*> packed;
+  bool changed = false;
+  for (Node* node : graph.node_pointers()) {
+    if (!is_convolution_of_integers(*node)) continue;
+    Value* w = node->input(1);
+    Value*& there = packed[w];
+    if (Reason reason = there ? Reason() : cannot_pack_windows(weights, *node)) {
+      context.reject("PackIntegerConvWeights", *reason, *node, true);
+      continue;
+    }
+    if (!context.take()) break;
+    if (!there) {
+      Graph::Inserting here(graph, node);
+      there = emit(graph, "PackIntegerConvWeights", {w});
+    }
+    node->attrs.set("w_dims", w->dims);
+    node->attrs.set("w_type", w->dtype);
+    graph.set_input(node, 1, there);
+    changed = true;
+  }
+  return changed;
+}
+
 }  // namespace
 
 bool pack_integer_weights(Graph& graph, PassContext& context) {
   if (context.device() != Device::Host || context.training()) return false;
   const WeightValues weights(graph);
   std::unordered_map<const Value*, Value*> packed;
-  bool changed = false;
+  bool changed = pack_windows(graph, context, weights);
   for (Node* node : graph.node_pointers()) {
     if (!is_product(*node)) continue;
     Value* b = node->input(1);

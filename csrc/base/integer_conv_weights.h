@@ -1,0 +1,34 @@
+// The layout of the weights of an integer convolution once they are packed, of the same size on
+// every machine: a word that names the way to multiply, the sum of each output's weights, where the
+// rests of each begin, room for rests (kernels/cpu/integer_rests.h), and the weights of each output
+// by groups of channels, places of the window and the channels of a group.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ortmodule {
+
+/// Channels are padded to a multiple of this.
+inline constexpr int64_t kIntegerChannels = 4;
+
+struct IntegerConvWeights {
+  int64_t outputs = 0;   // of all groups
+  int64_t channels = 0;  // of a group
+  int64_t places = 0;    // of the window
+
+  int64_t padded_channels() const {
+    return (channels + kIntegerChannels - 1) / kIntegerChannels * kIntegerChannels;
+  }
+  /// Weights of an output, with those of padded channels.
+  int64_t inner() const { return padded_channels() * places; }
+  /// Bytes of them; an even number of groups of four.
+  int64_t row_bytes() const { return (inner() + 7) / 8 * 8; }
+  /// So many take as long as the better instruction saves; 2 % of the bytes.
+  int64_t most_rests() const { return outputs * inner() / 200; }
+  /// Words of 32 bits in front of the rests.
+  int64_t words() const { return 1 + outputs + outputs + 1; }
+  int64_t bytes() const { return (words() + most_rests()) * 4 + outputs * row_bytes(); }
+};
+
+}  // namespace ortmodule
