@@ -4,6 +4,7 @@ memory of their own."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,6 +43,21 @@ def accumulate(x: Tensor, total: Tensor) -> None:
     """Writes to an argument."""
     total.add_(x.mean())
 
+
+@torch.library.custom_op("ortmodule_tests::squared", mutates_args=())
+def squared(x: Tensor) -> Tensor:
+    """Has a gradient that is differentiable in turn."""
+    return x * x
+
+
+def _keep_operand(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+squared.register_fake(torch.empty_like)
+squared.register_autograd(
+    lambda ctx, grad: 2 * ctx.saved_tensors[0] * grad, setup_context=_keep_operand
+)
 
 _library = torch.library.Library("ortmodule_tests_twice", "DEF")
 _library.define("twice(Tensor x) -> (Tensor, Tensor)")
@@ -147,3 +163,17 @@ def test_an_operator_that_writes_to_an_argument_runs_in_eager_and_is_named() -> 
     torch.testing.assert_close(model.total, model.linear(x).mean().detach())
     (piece,) = last_run_report(model)["eager_pieces"]
     assert "accumulate" in str(piece) and "mutates_args" in str(piece), piece
+
+
+def test_gradients_of_an_operators_own_gradient() -> None:
+    """torch runs its formula as an autograd.Function below the engine's steps."""
+
+    def penalty(model: nn.Module) -> list[Tensor]:
+        x = torch.ones(4, 8, requires_grad=True)
+        (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        return list(torch.autograd.grad(slope.square().sum(), [x, model.linear.weight]))
+
+    eager = Layer(lambda x: squared(x).tanh())
+    ours = ORTModule(eager)
+    for _ in range(3):
+        torch.testing.assert_close(penalty(ours), penalty(eager))

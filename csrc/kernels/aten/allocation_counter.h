@@ -1,8 +1,8 @@
 // What a thread takes from torch's allocator while a library runs.
 #pragma once
 
-#include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
+#include <torch/csrc/profiler/orchestration/observer.h>
 
 #include <cstdint>
 #include <map>
@@ -14,8 +14,17 @@
 namespace ortmodule {
 
 /// Follows this thread's allocations on engine_device() through torch's hook for memory profilers.
-class AllocationCounter final : public c10::MemoryReportingInfoBase {
+/// To torch it is a profiler that is off: what torch finds there it takes for a profiler's state,
+/// and asks for its configuration (in each autograd.Function, for one).
+class AllocationCounter final : public torch::profiler::impl::ProfilerStateBase {
  public:
+  AllocationCounter()
+      : ProfilerStateBase(torch::profiler::impl::ProfilerConfig(
+            torch::profiler::impl::ProfilerState::Disabled)) {}
+
+  torch::profiler::impl::ActiveProfilerType profilerType() override {
+    return torch::profiler::impl::ActiveProfilerType::NONE;
+  }
   bool memoryProfilingEnabled() const override { return true; }
   void reportMemoryUsage(void* block, int64_t bytes, size_t total_allocated, size_t total_reserved,
                          c10::Device device) override;
