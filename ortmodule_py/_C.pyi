@@ -177,6 +177,7 @@ class PieceOptions:
     emulate_cuda: bool
     cuda_graph: bool
     generated_code: bool
+    trained_attention: str
     convolution_search: str | None
     training: bool
     verify: bool

@@ -63,6 +63,15 @@ void init_memory_options(py::module_& m) {
           "Adds one element `cluster_id:strategy:count` of a configuration.");
 }
 
+TrainedAttention trained_attention(const std::string& name) {
+  if (name == "spelled") return TrainedAttention::Spelled;
+  if (name == "own") return TrainedAttention::Own;
+  if (name == "torch_cuda") return TrainedAttention::TorchCUDA;
+  if (name == "torch_on_cpu") return TrainedAttention::TorchOnCPU;
+  throw Error(str("[options] attention in training must be spelled, own, torch_cuda or ",
+                  "torch_on_cpu, but found '", name, "'"));
+}
+
 /// Defines a property for an option of the session; `field` returns a reference to it.
 template <class Field>
 void add(py::class_<PieceOptions>& cls, const char* name, Field field) {
@@ -79,11 +88,19 @@ void add_session_options(py::class_<PieceOptions>& cls) {
   add(cls, "plan_cache_bytes",
       [](SessionOptions& options) -> int64_t& { return options.plan_cache_bytes; });
   cls.def_property(
-         "disabled_passes",
-         [](const PieceOptions& options) { return options.session.optimizer.disabled; },
-         [](PieceOptions& options, const std::vector<std::string>& names) {
-           options.session.optimizer.disabled = {names.begin(), names.end()};
-         })
+         "trained_attention", [](const PieceOptions&) { return py::none(); },
+         [](PieceOptions& options, const std::string& name) {
+           options.session.optimizer.attention = trained_attention(name);
+         },
+         "What attention becomes that is written as products and a softmax: spelled, own, "
+         "torch_cuda, "
+         "torch_on_cpu.")
+      .def_property(
+          "disabled_passes",
+          [](const PieceOptions& options) { return options.session.optimizer.disabled; },
+          [](PieceOptions& options, const std::vector<std::string>& names) {
+            options.session.optimizer.disabled = {names.begin(), names.end()};
+          })
       .def_property(
           "fuel",
           [](const PieceOptions& options) {

@@ -24,12 +24,21 @@ enum class Stage : uint8_t { Forward, Joint };
 /// Receives the text of the graph after each pass that changed it. `stage`: number of the pass.
 using DumpHook = std::function<void(int stage, std::string_view name, const std::string& text)>;
 
+/// What attention becomes that a model in training writes as products and a softmax.
+enum class TrainedAttention : uint8_t {
+  Spelled,     // it stays as it is, so that its parts have clusters of their own
+  Own,         // ScaledDotProductAttention
+  TorchCUDA,   // torch's fused operator on CUDA
+  TorchOnCPU,  // torch's on the CPU, in its place under the emulation
+};
+
 /// The compilation target, and switches of the optimizer.
 struct OptimizerOptions {
   Device device = Device::CPU;     // whose kernels run the graph
   bool training = true;            // a gradient will be built
   bool verify = false;             // check the graph's invariants after every pass
   bool channels_last = false;      // the device's convolutions gain by channels-last operands
+  TrainedAttention attention = TrainedAttention::Spelled;
   std::set<std::string> disabled;  // names of passes that do not run
   std::shared_ptr<int64_t> fuel;   // rewrites left, counted down over all graphs; null: no limit
   DumpHook dump;                   // may be empty
@@ -80,6 +89,7 @@ class PassContext {
   /// Whether a gradient will be built. Without one, outputs that only it reads are useless.
   bool training() const { return options_.training; }
   bool channels_last() const { return options_.channels_last; }
+  TrainedAttention attention() const { return options_.attention; }
   /// Takes fuel for one rewrite and counts a hit; false if the fuel is used up. Call it directly
   /// before the edit, after all checks.
   bool take();

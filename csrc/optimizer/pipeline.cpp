@@ -23,6 +23,7 @@ constexpr std::string_view kOrderedFusions[] = {
     "fuse_activations",
     // Before BiasSoftmax takes the mask.
     "fuse_attention",
+    "fuse_trained_attention",
     // Makes the Gelu that fuse_bias_gelu matches.
     "fuse_gelu",
     // Fuses product, bias and Gelu; BiasGelu would take away bias and Gelu.

@@ -17,6 +17,7 @@ from ortmodule_py import _C
 from ortmodule_py.base.changing_numbers import SIZE
 from ortmodule_py.base.devices import piece_device
 from ortmodule_py.base.errors import CannotLower, origin_of
+from ortmodule_py.base.fused_attention import attention_form
 from ortmodule_py.base.generated_code import enable_generated_code
 from ortmodule_py.base.offload import why_not
 from ortmodule_py.base.sharding import count_of_units, gathered_ids
@@ -349,6 +350,12 @@ class Compiler:
         if self.options.generated_code != "0":
             enable_generated_code(kernels, self.options.generated_code, self.logger)
         options.generated_code = self.options.generated_code != "0"
+        options.trained_attention = attention_form(
+            self.options.fused_attention,
+            on_gpu=device.type == "cuda",
+            emulated=self.options.emulate_cuda,
+            configured=bool(self.options.memory.config),
+        )
         if self.options.cuda_graph and sharded and not self.moving:
             self.moving = MOVING
             self.logger.warning("ortmodule_py: ORTMODULE_CUDA_GRAPH: %s", MOVING)

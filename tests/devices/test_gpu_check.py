@@ -255,13 +255,15 @@ def test_a_dry_run_lists_parts_and_limits(capsys: pytest.CaptureFixture[str]) ->
     assert places == sorted(places)
     names = [part.name for part in PARTS]
     speed = ["speed gpt2-medium", "speed bert-large"]
-    first = ["smoke", "generated", "offload", *speed, "kernels", "products"]
+    first = ["smoke", "generated", "offload", "attention", *speed, "kernels", "products"]
     assert names[: len(first)] == first
     assert names.index("ops 8/8") < names.index("budgets")
     assert all(0 < part.limit_s <= 480 and part.rows() for part in PARTS)
     assert len(set(names)) == len(names)
     timed = {part.name.split()[0] for part in PARTS if part.timed}
-    assert timed == {"generated", "offload", "speed", "kernels", "products", "optimizer"}
+    assert timed == {
+        *("generated", "offload", "attention", "speed", "kernels", "products", "optimizer")
+    }
 
 
 @without_gpu
@@ -275,7 +277,7 @@ def test_it_says_what_it_would_run(capsys: pytest.CaptureFixture[str], tmp_path:
     assert gpu_check.main(["speed", "--require-gpu", "--results", results]) == 1
     with pytest.raises(SystemExit):
         gpu_check.main(["sped"])
-    assert "there is no part sped; there are smoke, generated, offload" in capsys.readouterr().err
+    assert "there is no part sped; there are smoke, generated, offload, attention" in capsys.readouterr().err
 
 
 @pytest.mark.slow

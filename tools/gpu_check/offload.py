@@ -102,7 +102,7 @@ def _in_flight(context: Context) -> Row:
     return {"ok": same, "why": "" if same else "other bits"}
 
 
-def _times(models_: list[ORTModule], batch: models.Batch) -> Iterator[float]:
+def times(models_: list[ORTModule], batch: models.Batch) -> Iterator[float]:
     """Milliseconds of a step of each, the best of three rounds in turn."""
     best = [float("inf")] * len(models_)
     for round_ in range(4):
@@ -129,7 +129,7 @@ def _beside(name: str, context: Context) -> Row:
         recomputing = wrapped(copy.deepcopy(module), context, memory_budget=budget)
     with variables(ORTMODULE_OFFLOAD="1"):
         moved = wrapped(module, context, memory_budget=budget)
-    ms = list(_times([plain, recomputing, moved], batch))
+    ms = list(times([plain, recomputing, moved], batch))
     report = last_run_report(moved)
     ratio = ms[2] / min(ms[1], ms[0] * _MOST_BESIDE)
     why = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .attention import ATTENTION
 from .convolutions import CONVOLUTIONS
 from .generated import GENERATED
 from .kernels import KERNELS, PRODUCTS
@@ -20,6 +21,7 @@ PARTS: tuple[Part, ...] = (
     SMOKE,
     GENERATED,
     OFFLOAD,
+    ATTENTION,
     *FIRST_SPEED,
     KERNELS,
     PRODUCTS,

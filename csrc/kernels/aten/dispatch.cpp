@@ -371,10 +371,13 @@ void call_gradient(const KernelArgs& args) {
     args.results[k] = give(values[k].detach().resolve_conj().resolve_neg(), args.out[k]);
 }
 
-/// Operators that refuse strided operands: their composite callers make them contiguous, which the
-/// graph does not keep.
-bool demands_contiguous(const StepFacts& facts) {
-  return facts.node().attrs.string("operator", "").starts_with("aten.native_group_norm");
+/// What an operator demands of its operands: torch's composite callers make those of group norms
+/// contiguous, and the innermost dimension of those of attention, which the graph does not keep.
+LayoutRule demanded_layout(const StepFacts& facts) {
+  const std::string name = facts.node().attrs.string("operator", "");
+  if (name.starts_with("aten.native_group_norm")) return LayoutRule::Contiguous;
+  if (name.starts_with("aten._scaled_dot_product_")) return LayoutRule::InnerContiguous;
+  return LayoutRule::Any;
 }
 
 /// Attention that drops nothing: it neither draws nor reads the state of a generator.
@@ -430,59 +433,49 @@ std::vector<Sizes> operator_strides(const StepFacts& facts) {
   return strides;
 }
 
-Reason not_strided(const StepFacts& facts) {
-  if (demands_contiguous(facts)) return "the operator demands contiguous operands";
+template <LayoutRule rule>
+Reason other_dispatcher(const StepFacts& facts) {
+  if (demanded_layout(facts) != rule) return "the operator demands operands of another layout";
   return unknown_operator(facts);
 }
-
-Reason not_contiguous(const StepFacts& facts) {
-  if (!demands_contiguous(facts)) return "the operator takes strided operands";
-  return unknown_operator(facts);
-}
-
-REGISTER_ATEN_KERNEL({.op = "ATen",
-                      .name = "dispatcher",
-                      .dtypes = kEveryType,
-                      .run = call_operator,
-                      .unsupported = not_strided,
-                      .library_bytes = operator_library_bytes,
-                      .output_strides = operator_strides,
-                      .prepare = prepare_call,
-                      .layout = LayoutRule::Any,
-                      .allocates_outputs = true,
-                      .inexact = true});
 
 /// Host-compiled kernels run torch's operators on the CPU, where they always give the same bits.
+template <LayoutRule rule>
 Reason repeatable(const StepFacts& facts) {
   if (!engine_device().is_cuda() || !varies_on_cuda(facts.node()))
     return "the operator gives the same bits in every run";
-  return not_strided(facts);
+  return other_dispatcher<rule>(facts);
 }
 
-REGISTER_KERNEL({.op = "ATen",
-                 .name = "dispatcher_nondeterministic",
-                 .device = Device::CUDA,
-                 .dtypes = kEveryType,
-                 .run = call_operator,
-                 .unsupported = repeatable,
-                 .library_bytes = operator_library_bytes,
-                 .output_strides = operator_strides,
-                 .prepare = prepare_call,
-                 .layout = LayoutRule::Any,
-                 .allocates_outputs = true,
-                 .inexact = true,
-                 .deterministic = false});
+template <LayoutRule rule>
+KernelDef dispatcher(std::string_view name) {
+  return {.op = "ATen",
+          .name = name,
+          .dtypes = kEveryType,
+          .run = call_operator,
+          .unsupported = other_dispatcher<rule>,
+          .library_bytes = operator_library_bytes,
+          .output_strides = rule == LayoutRule::Contiguous ? nullptr : operator_strides,
+          .prepare = prepare_call,
+          .layout = rule,
+          .allocates_outputs = true,
+          .inexact = true};
+}
 
-REGISTER_ATEN_KERNEL({.op = "ATen",
-                      .name = "dispatcher_contiguous",
-                      .dtypes = kEveryType,
-                      .run = call_operator,
-                      .unsupported = not_contiguous,
-                      .library_bytes = operator_library_bytes,
-                      .prepare = prepare_call,
-                      .layout = LayoutRule::Contiguous,
-                      .allocates_outputs = true,
-                      .inexact = true});
+template <LayoutRule rule>
+KernelDef nondeterministic(std::string_view name) {
+  KernelDef def = dispatcher<rule>(name);
+  def.device = Device::CUDA;
+  def.unsupported = repeatable<rule>;
+  def.deterministic = false;
+  return def;
+}
+
+REGISTER_ATEN_KERNEL((dispatcher<LayoutRule::Any>("dispatcher")));
+REGISTER_ATEN_KERNEL((dispatcher<LayoutRule::InnerContiguous>("dispatcher_attention")));
+REGISTER_ATEN_KERNEL((dispatcher<LayoutRule::Contiguous>("dispatcher_contiguous")));
+REGISTER_KERNEL((nondeterministic<LayoutRule::Any>("dispatcher_nondeterministic")));
+REGISTER_KERNEL((nondeterministic<LayoutRule::InnerContiguous>("dispatcher_varying_attention")));
 
 REGISTER_ATEN_KERNEL({.op = "ATenGrad",
                       .name = "dispatcher_gradient",

@@ -1,0 +1,36 @@
+// Attention that a model writes as products and a softmax: softmax(scale q k' + mask) v.
+#pragma once
+
+#include <optional>
+
+#include "base/error.h"
+#include "ir/graph.h"
+
+namespace ortmodule {
+
+/// The operands of such attention, and what stands between its parts.
+struct SpelledAttention {
+  Value* q = nullptr;
+  Value* keys = nullptr;  // transposed: [.., E, S]
+  Value* v = nullptr;
+  double scale = 1;
+  Value* mask = nullptr;
+  Value* seen = nullptr;  // a condition instead of a mask
+  double hidden = 0;      // what replaces a score where `seen` is false
+  bool inverted = false;  // where it is true
+  bool guarded = false;   // NaN of rows without a key are replaced by zeros
+  const Node* dropout = nullptr;
+  bool casts = false;  // between the parts, to and from another float type
+};
+
+/// The attention whose last product is `product`, in any order of scale, transposes and mask. With
+/// `training`, casts between float types and a dropout may stand between the parts.
+std::optional<SpelledAttention> spelled_attention(const Node& product, bool training);
+
+/// Why shapes or types of its operands are none of one op.
+Reason cannot_be_one_op(const SpelledAttention& parts);
+
+/// The keys as [.., S, E], added at the insertion point.
+Value* attention_keys(Graph& graph, const SpelledAttention& parts);
+
+}  // namespace ortmodule
