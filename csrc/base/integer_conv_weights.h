@@ -1,9 +1,10 @@
 // The layout of the weights of an integer convolution once they are packed, of the same size on
-// every machine: a word that names the way to multiply, the sum of each output's weights, where the
-// rests of each begin, room for rests (kernels/cpu/integer_rests.h), and the weights of each output
-// by groups of channels, places of the window and the channels of a group.
+// every machine: a word that names the way to multiply, the sum of each output's weights, how many
+// rests each has (kernels/cpu/integer_rests.h), room for rests, and the weights of each output by
+// groups of channels, places of the window and the channels of a group.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -24,10 +25,18 @@ struct IntegerConvWeights {
   int64_t inner() const { return padded_channels() * places; }
   /// Bytes of them; an even number of groups of four.
   int64_t row_bytes() const { return (inner() + 7) / 8 * 8; }
-  /// So many take as long as the better instruction saves; 2 % of the bytes.
-  int64_t most_rests() const { return outputs * inner() / 200; }
-  /// Words of 32 bits in front of the rests.
-  int64_t words() const { return 1 + outputs + outputs + 1; }
+  /// Words of 32 bits in front of the rests: one, sums, and counts of 16 bits.
+  int64_t words() const { return 1 + outputs + (outputs + 1) / 2; }
+  int64_t given_bytes() const { return outputs * channels * places; }
+  /// What packed weights may take: 5 % more than they are, or 64 KiB.
+  int64_t most_bytes() const {
+    return std::max<int64_t>(given_bytes() + given_bytes() / 20, 65536);
+  }
+  /// Rests take up to 2 % of the bytes, as long as the better instruction saves.
+  int64_t most_rests() const {
+    const int64_t spare = most_bytes() - words() * 4 - outputs * row_bytes();
+    return std::max<int64_t>(0, std::min(spare, given_bytes() / 50) / 4);
+  }
   int64_t bytes() const { return (words() + most_rests()) * 4 + outputs * row_bytes(); }
 };
 

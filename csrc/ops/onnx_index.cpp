@@ -295,6 +295,8 @@ Values import_pad(OnnxCall& c) {
     }
     return {x};
   }
+  if (std::all_of(pads.begin(), pads.end(), [](const DimExpr& pad) { return pad == DimExpr(0); }))
+    return {c.emit("Identity", {x})};
   double value = c.number("value", 0.0);
   if (c.has(2)) {
     const std::optional<double> constant = c.constant_number(2);

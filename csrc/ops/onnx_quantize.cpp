@@ -1,5 +1,6 @@
 // Import of quantization: linear and dynamic, and products of quantized operands.
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 #include "ops/onnx_cast.h"
@@ -106,6 +107,34 @@ Values import_dequantize_linear(OnnxCall& c) {
   return {c.cast(dequantize(c, x, scale, zero), dtype)};
 }
 
+// One number, as a quantizer writes the value of a padding.
+std::optional<std::vector<KnownValue>> known_dequantized(OnnxCall& c) {
+  const std::optional<double> scale = c.constant_number(1);
+  const KnownValue* x = c.known(0);
+  if (!scale || !x || !c.constant_number(0) || (c.has(2) && !c.constant_number(2)))
+    return std::nullopt;
+  const DType dtype = c.dtype_attr("output_dtype", c.dtype(1));
+  const double zero = c.has(2) ? *c.constant_number(2) : 0.0;
+  const auto real = static_cast<float>(*c.constant_number(0) - zero) * static_cast<float>(*scale);
+  if (dtype != DType::Float32) return std::nullopt;
+  return std::vector{KnownValue{dtype, x->dims, {KnownNumber::real(real)}}};
+}
+
+std::optional<std::vector<KnownValue>> known_quantized(OnnxCall& c) {
+  const KnownValue* x = c.known(0);
+  const DType dtype = c.has(2) ? c.dtype(2) : DType::UInt8;
+  if (!x || !c.constant_number(0) || !c.constant_number(1) || (c.has(2) && !c.constant_number(2)) ||
+      !is_byte(dtype) || c.dtype(0) != DType::Float32)
+    return std::nullopt;
+  const float place = std::nearbyint(static_cast<float>(*c.constant_number(0)) /
+                                     static_cast<float>(*c.constant_number(1)));
+  const double zero = c.has(2) ? *c.constant_number(2) : 0.0;
+  const double least = dtype == DType::Int8 ? -128.0 : 0.0;
+  if (!std::isfinite(place)) return std::nullopt;
+  const double number = std::clamp(static_cast<double>(place) + zero, least, least + 255.0);
+  return std::vector{KnownValue{dtype, x->dims, {KnownNumber(static_cast<int64_t>(number))}}};
+}
+
 // uint8, with 0 exactly representable
 Values import_dynamic_quantize(OnnxCall& c) {
   return c.emit_all("DynamicQuantizeLinear", {c.in(0)});
@@ -197,8 +226,8 @@ Values import_qlinear_conv(OnnxCall& c) {
   return {quantize(c, real, c.in(6), c.in(7), c.dtype(7))};
 }
 
-REGISTER_ONNX({{"QuantizeLinear", 10, import_quantize_linear},
-               {"DequantizeLinear", 10, import_dequantize_linear},
+REGISTER_ONNX({{"QuantizeLinear", 10, import_quantize_linear, known_quantized},
+               {"DequantizeLinear", 10, import_dequantize_linear, known_dequantized},
                {"DynamicQuantizeLinear", 11, import_dynamic_quantize},
                {"MatMulInteger", 10, import_matmul_integer},
                {"ConvInteger", 10, import_conv_integer},

@@ -187,6 +187,26 @@ def test_automatic_padding_of_integers() -> None:
     assert np.array_equal(InferenceSession(model).run(None, {"x": x})[0], wanted)
 
 
+@pytest.mark.parametrize("pads", [[0, 0, 1, 2, 0, 0, 2, 1], [0] * 8])
+def test_padding_by_a_number_that_is_dequantized(pads: list[int]) -> None:
+    """As a quantizer writes it: one step if it pads, none if it does not."""
+    weights = {"value": np.float32(1.3), "scale": np.float32(0.5), "zero": np.uint8(4)}
+    nodes = [
+        node("QuantizeLinear", ["value", "scale", "zero"], ["q"]),
+        node("DequantizeLinear", ["q", "scale", "zero"], ["number"]),
+        node("Pad", ["x", "pads", "number"], ["padded"]),
+        node("Relu", ["padded"], ["y"]),
+    ]
+    weights["pads"] = np.array(pads)
+    session = InferenceSession(model_bytes(nodes, {"x": (1, [1, 2, "h", "w"])}, ["y"], weights))
+    x = np.random.default_rng(1).standard_normal((1, 2, 4, 5)).astype(np.float32)
+    around = list(zip(pads[:4], pads[4:], strict=True))
+    wanted = np.maximum(np.pad(x, around, constant_values=1.5), 0)
+    assert np.array_equal(session.run(None, {"x": x})[0], wanted)
+    steps = session.plan({"x": x}).count(" F ")
+    assert steps == (2 if any(pads) else 1)
+
+
 def test_a_quantized_gemm_turns_its_operands() -> None:
     a, b = bytes_of(np.uint8, (16, 5), 1), bytes_of(np.int8, (9, 16), 2)
     weights = {

@@ -8,7 +8,7 @@
 // outputs only (depthwise), lines of outputs are sums of shifted lines of the channel.
 #include <tuple>
 
-#include "kernels/cpu/conv_integer_image.h"
+#include "kernels/cpu/conv_integer_lines.h"
 #include "kernels/cpu/conv_integer_weights.h"
 #include "kernels/cpu/integer_copies.h"
 #include "kernels/cpu/integer_finish.h"
@@ -80,10 +80,11 @@ int64_t aligned(int64_t bytes) { return ceil_div(bytes, kAlignment) * kAlignment
 // Weights that are not packed, and the images.
 size_t workspace_bytes(const StepFacts& facts) {
   const IntegerConv conv = conv_of(facts);
-  if (conv.depthwise()) return 0;
-  const int64_t images = conv.images * conv.groups * conv.weights.padded_channels();
-  return static_cast<size_t>((conv.packed ? 0 : aligned(conv.weights.bytes())) +
-                             images * conv.image.pixels());
+  const int64_t image = conv.images * conv.groups * conv.image.pixels();
+  if (conv.depthwise()) return static_cast<size_t>(image + ChannelWindows<int8_t>::kBeyond);
+  return static_cast<size_t>(aligned(PackedRows::scratch_bytes(conv.weights)) +
+                             (conv.packed ? 0 : aligned(conv.weights.bytes())) +
+                             image * conv.weights.padded_channels());
 }
 
 Reason unsupported(const StepFacts& facts) {
@@ -174,9 +175,8 @@ struct Signs {
 /// One image and group.
 struct Part {
   int64_t group = 0;
-  const int8_t* x = nullptr;  // for depthwise ones; else the grouped image
-  const uint8_t* w = nullptr;
-  int64_t plane = 0;  // of the first output
+  const int8_t* x = nullptr;  // the grouped image
+  int64_t plane = 0;          // of the first output
 };
 
 /// Products of blocks of windows, for one of the ways to multiply.
@@ -273,39 +273,25 @@ class WindowProduct {
 
 // --- depthwise -----------------------------------------------------------------------------------
 template <class X>
-void sum_places(const IntegerConv& conv, const X* image, const int32_t* factors, int32_t zx,
-                int64_t begin, int64_t count, int32_t* y) {
-  std::fill_n(y, count, 0);
-  const int64_t stride = conv.patches.last().stride;
-  for_each_place(conv.patches, image, begin, count,
-                 [&](int64_t place, const X* from, int64_t at, int64_t n) {
-                   const int32_t factor = factors[place];
-                   int32_t* to = y + at;
-                   if (stride == 1) {
-                     ORTM_SIMD
-                     for (int64_t i = 0; i < n; ++i) to[i] += factor * (from[i] - zx);
-                   } else {
-                     for (int64_t i = 0; i < n; ++i) to[i] += factor * (from[i * stride] - zx);
-                   }
-                 });
-}
-
-template <class X>
 void convolve_depthwise(const Finish& finish, const IntegerConv& conv, const Part& part,
-                        int64_t begin, int64_t end) {
+                        const uint8_t* weights, int64_t begin, int64_t end) {
   const PatchShape& s = conv.patches;
   const int64_t chunk = pixel_chunk(s), chunks = ceil_div(s.pixels, chunk);
-  const int32_t zx = finish.x_zero();
-  int32_t factors[kRowChunk], sums[kRowChunk];
+  ChannelWindows<X> windows(conv.image, s);
+  int32_t factors[kRowChunk], sums[kRowChunk + ChannelWindows<X>::kStep];
+  int64_t known = -1;
   for (int64_t unit = begin; unit < end; ++unit) {
     const int64_t output = unit / chunks, first = unit % chunks * chunk;
     const int64_t count = std::min(chunk, s.pixels - first);
     const int64_t channel = part.group * conv.outputs + output;
-    const int32_t zw = finish.w_zero(channel);
-    const uint8_t* w = part.w + output * s.places;
-    for (int64_t k = 0; k < s.places; ++k)
-      factors[k] = (conv.signed_w ? static_cast<int8_t>(w[k]) : int32_t{w[k]}) - zw;
-    sum_places(conv, reinterpret_cast<const X*>(part.x), factors, zx, first, count, sums);
+    if (std::exchange(known, output) != output) {
+      const int32_t zw = finish.w_zero(channel);
+      const uint8_t* w = weights + channel * s.places;
+      for (int64_t k = 0; k < s.places; ++k)
+        factors[k] = (conv.signed_w ? static_cast<int8_t>(w[k]) : int32_t{w[k]}) - zw;
+      windows.take_weights(factors, finish.x_zero());
+    }
+    windows.sum(part.x, first, count, sums);
     finish.write(part.plane + output, channel, first, count, sums);
   }
 }
@@ -319,17 +305,16 @@ class ConvRun {
   void run() const {
     const PatchShape& s = conv_.patches;
     if (conv_.images * conv_.groups * conv_.outputs * s.pixels == 0) return;
-    if (conv_.depthwise()) {
-      const int64_t units = conv_.outputs * ceil_div(s.pixels, pixel_chunk(s));
-      return for_each_part(units, x(0), x(1), [&](const Part& part, int64_t begin, int64_t end) {
-        return conv_.unsigned_x ? convolve_depthwise<uint8_t>(finish_, conv_, part, begin, end)
-                                : convolve_depthwise<int8_t>(finish_, conv_, part, begin, end);
-      });
-    }
+    if (conv_.depthwise())
+      return conv_.unsigned_x ? convolve_channels<uint8_t>() : convolve_channels<int8_t>();
     auto* memory = static_cast<std::byte*>(args_.workspace);
-    auto* given = conv_.packed ? static_cast<std::byte*>(args_.in[1].data) : memory;
-    PackedRows rows(conv_.weights, given);
-    if (!conv_.packed) {
+    void* scratch = memory;
+    memory += aligned(PackedRows::scratch_bytes(conv_.weights));
+    PackedRows rows(conv_.weights,
+                    conv_.packed ? static_cast<std::byte*>(args_.in[1].data) : memory, scratch);
+    if (conv_.packed) {
+      rows.find_rests();
+    } else {
       rows.pack(args_.context, weights(), conv_.signed_w);
       memory += aligned(conv_.weights.bytes());
     }
@@ -348,43 +333,55 @@ class ConvRun {
     return args_.in[0].as<int8_t>() + i * conv_.channels * conv_.patches.in_pixels;
   }
 
+  template <class X>
+  void convolve_channels() const {
+    auto* images = static_cast<int8_t*>(args_.workspace);
+    group_channels<1>(0, images);
+    const int64_t units =
+        conv_.outputs * ceil_div(conv_.patches.pixels, pixel_chunk(conv_.patches));
+    for_each_part(units, images, conv_.image.pixels(),
+                  [&](const Part& part, int64_t begin, int64_t end) {
+                    convolve_depthwise<X>(finish_, conv_, part, weights(), begin, end);
+                  });
+  }
+
   template <class Dot>
   void multiply(const PackedRows& rows, int8_t* images) const {
     using Parts = WindowProduct<Dot>;
     const Signs signs(conv_, finish_, !std::is_same_v<Dot, IntegerDot>);
-    group_channels<Dot::kGroup>(signs, images);
+    group_channels<Dot::kGroup>(signs.flip_x, images);
     const int64_t image_bytes = conv_.weights.padded_channels() * conv_.image.pixels();
     const typename Parts::Product product(conv_.outputs, conv_.patches.pixels,
                                           conv_.weights.inner());
-    for_each_part(product.units(), images, images + image_bytes,
+    for_each_part(product.units(), images, image_bytes,
                   [&](const Part& part, int64_t begin, int64_t end) {
                     Parts(finish_, conv_, signs, rows, part).run(begin, end);
                   });
   }
 
   template <int64_t kGroup>
-  void group_channels(const Signs& signs, int8_t* images) const {
+  void group_channels(uint8_t flip_x, int8_t* images) const {
     const GroupedImage& image = conv_.image;
-    const int64_t groups = conv_.weights.padded_channels() / kGroup, lines = image.lines();
-    const auto flip = static_cast<int8_t>(signs.flip_x);
-    const auto beside = static_cast<int8_t>(finish_.x_zero() ^ signs.flip_x);
-    parallel_ranges(args_.context, conv_.images * conv_.groups * groups * lines,
-                    grain_for(image.pixels() / lines * kGroup), [&](int64_t begin, int64_t end) {
+    const int64_t channels = kGroup == 1 ? conv_.channels : conv_.weights.padded_channels();
+    const int64_t groups = channels / kGroup;
+    const auto flip = static_cast<int8_t>(flip_x);
+    const auto beside = static_cast<int8_t>(finish_.x_zero() ^ flip_x);
+    parallel_ranges(args_.context, conv_.images * conv_.groups * groups,
+                    grain_for(image.pixels() * kGroup), [&](int64_t begin, int64_t end) {
                       for (int64_t unit = begin; unit < end; ++unit) {
-                        const int64_t part = unit / lines / groups, group = unit / lines % groups;
+                        const int64_t part = unit / groups, group = unit % groups;
                         const int64_t count = std::min(kGroup, conv_.channels - group * kGroup);
-                        const int8_t* from = x(part) + group * kGroup * conv_.patches.in_pixels;
-                        int8_t* to = images + (part * groups + group) * image.pixels() * kGroup;
-                        image.write_line<kGroup>(from, count, conv_.patches.in_pixels, unit % lines,
-                                                 flip, beside, to);
+                        const int64_t in_pixels = conv_.patches.in_pixels;
+                        image.write<kGroup>(x(part) + group * kGroup * in_pixels, count, in_pixels,
+                                            flip, beside, images + unit * image.pixels() * kGroup);
                       }
                     });
   }
 
-  /// run(part, begin, end) for `units` units of each image and group, whose images are from
-  /// `first` on, and from `second` on.
+  /// body(part, begin, end) for `units` units of each image and group, whose grouped images are
+  /// `image_bytes` apart.
   template <class Body>
-  void for_each_part(int64_t units, const int8_t* first_x, const int8_t* second_x,
+  void for_each_part(int64_t units, const int8_t* images, int64_t image_bytes,
                      const Body& body) const {
     const int64_t multiplications = conv_.outputs * conv_.inner() * conv_.patches.pixels;
     const int64_t each = std::max<int64_t>(1, ceil_div(multiplications, units));
@@ -395,8 +392,7 @@ class ConvRun {
                         const int64_t count = std::min(units - first, end - begin);
                         Part part;
                         part.group = i % conv_.groups;
-                        part.x = first_x + i * (second_x - first_x);
-                        part.w = weights() + part.group * conv_.outputs * conv_.inner();
+                        part.x = images + i * image_bytes;
                         part.plane = i * conv_.outputs;
                         body(part, first, first + count);
                         begin += count;
@@ -413,10 +409,15 @@ void conv_integer(const KernelArgs& args) {
   ConvRun(args, *static_cast<const IntegerConv*>(args.prepared)).run();
 }
 
+size_t packing_workspace_bytes(const StepFacts& facts) {
+  const Sizes& w = facts.inputs[0].layout.sizes;
+  return static_cast<size_t>(PackedRows::scratch_bytes(weights_of(w)));
+}
+
 void pack_weights(const KernelArgs& args) {
   const TensorView& w = args.in[0];
   PackedRows rows(weights_of(args.facts.inputs[0].layout.sizes),
-                  static_cast<std::byte*>(args.out[0].data));
+                  static_cast<std::byte*>(args.out[0].data), args.workspace);
   rows.pack(args.context, w.as<uint8_t>(), w.dtype == DType::Int8);
 }
 
@@ -438,6 +439,7 @@ REGISTER_CPU_KERNEL({.op = "PackIntegerConvWeights",
                      .dtypes = {DType::Int8, DType::UInt8},
                      .run = pack_weights,
                      .unsupported = other_copy_runs,
+                     .workspace_bytes = packing_workspace_bytes,
                      .priority = kIntegerPriority});
 
 }  // namespace

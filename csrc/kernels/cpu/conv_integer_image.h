@@ -34,37 +34,37 @@ class GroupedImage {
         at += (offsets[d] + axes_[d].before) * axes_[d].pitch;
       places_.push_back(at);
     }
+    for (int64_t line = 0; line < lines_; ++line) sources_.push_back(source_of(line));
+    const int64_t outputs = shape.last().out == 0 ? 0 : shape.pixels / shape.last().out;
+    for (int64_t line = 0; line < outputs; ++line) steps_.push_back(step_of(shape, line, axes_));
   }
 
   /// Pixels of a group of channels.
   int64_t pixels() const { return pixels_; }
-  int64_t lines() const { return lines_; }
   /// The pixel that place `place` of the first output's window sees.
   int64_t place(int64_t place) const { return places_[static_cast<size_t>(place)]; }
-  /// How many pixels further outputs see, from the first output on.
-  int64_t step(const PatchShape& shape, const PatchSegment& segment) const {
-    int64_t at = segment.first * shape.last().stride;
-    for (size_t d = 0; d + 1 < axes_.size(); ++d)
-      at += segment.outer[d] * shape.axes[d].stride * axes_[d].pitch;
-    return at;
-  }
+  /// How many pixels further the first output of output line `line` sees.
+  int64_t step(int64_t line) const { return steps_[static_cast<size_t>(line)]; }
 
-  /// Writes line `line` of a group of channels: `count` <= kGroup planes from `planes` on, xor
-  /// `flip`, `beside` around them, and zeros for the channels that are missing.
+  /// Writes a group of channels: `count` <= kGroup planes from `planes` on, xor `flip`, `beside`
+  /// around them, and zeros for the channels that are missing.
   template <int64_t kGroup>
-  void write_line(const int8_t* planes, int64_t count, int64_t in_pixels, int64_t line, int8_t flip,
-                  int8_t beside, int8_t* to) const {
+  void write(const int8_t* planes, int64_t count, int64_t in_pixels, int8_t flip, int8_t beside,
+             int8_t* to) const {
     const Axis& last = axes_.back();
-    const int64_t source = source_of(line);
-    to += line * last.whole * kGroup;
-    const int64_t begin = source < 0 ? last.whole : last.before;
-    const int64_t inside = source < 0 ? 0 : last.in;
-    fill<kGroup>(to, begin, count, beside);
-    const int8_t* from[kGroup];
-    for (int64_t g = 0; g < kGroup; ++g)
-      from[g] = planes + std::min(g, count - 1) * in_pixels + source * last.in;
-    if (inside > 0) interleave<kGroup>(from, count, inside, flip, to + begin * kGroup);
-    fill<kGroup>(to + (begin + inside) * kGroup, last.whole - begin - inside, count, beside);
+    const int64_t behind = last.whole - last.before - last.in;
+    for (const int64_t source : sources_) {
+      if (source < 0) {
+        to = fill<kGroup>(to, last.whole, count, beside);
+        continue;
+      }
+      const int8_t* from[kGroup];
+      for (int64_t g = 0; g < kGroup; ++g)
+        from[g] = planes + std::min(g, count - 1) * in_pixels + source * last.in;
+      to = fill<kGroup>(to, last.before, count, beside);
+      interleave<kGroup>(from, count, last.in, flip, to);
+      to = fill<kGroup>(to + last.in * kGroup, behind, count, beside);
+    }
   }
 
  private:
@@ -85,28 +85,53 @@ class GroupedImage {
     return source;
   }
 
+  static int64_t step_of(const PatchShape& shape, int64_t line, const std::vector<Axis>& axes) {
+    int64_t at = 0;
+    for (size_t d = axes.size() - 1; d-- > 0;) {
+      at += line % shape.axes[d].out * shape.axes[d].stride * axes[d].pitch;
+      line /= shape.axes[d].out;
+    }
+    return at;
+  }
+
   template <int64_t kGroup>
-  static void fill(int8_t* to, int64_t pixels, int64_t count, int8_t beside) {
+  static int8_t* fill(int8_t* to, int64_t pixels, int64_t count, int8_t beside) {
+    if constexpr (kGroup == 1) {
+      if (pixels > 2) return std::fill_n(to, pixels, beside);
+      if (pixels > 0) to[0] = to[pixels - 1] = beside;
+      return to + pixels;
+    }
     for (int64_t i = 0; i < pixels; ++i)
-      for (int64_t g = 0; g < kGroup; ++g) to[i * kGroup + g] = g < count ? beside : int8_t{0};
+      for (int64_t g = 0; g < kGroup; ++g) *to++ = g < count ? beside : int8_t{0};
+    return to;
   }
 
   template <int64_t kGroup>
   static void interleave(const int8_t* const (&from)[kGroup], int64_t count, int64_t pixels,
                          int8_t flip, int8_t* to) {
     int64_t i = 0;
+    if (kGroup == 1 && flip == 0) {
+      std::memcpy(to, from[0], static_cast<size_t>(pixels));
+      return;
+    }
 #if defined(__AVX2__)
-    if constexpr (kGroup == 4) {
+    if constexpr (kGroup > 1) {
       const __m128i flips = _mm_set1_epi8(flip);
       const auto load = [&](int64_t g) {
         if (g >= count) return _mm_setzero_si128();
         return _mm_xor_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from[g] + i)), flips);
       };
       for (; i + 16 <= pixels; i += 16) {
-        const __m128i a = load(0), b = load(1), c = load(2), d = load(3);
+        const __m128i a = load(0), b = load(1);
         const __m128i low = _mm_unpacklo_epi8(a, b), high = _mm_unpackhi_epi8(a, b);
+        auto* at = reinterpret_cast<__m128i*>(to + i * kGroup);
+        if constexpr (kGroup == 2) {
+          _mm_storeu_si128(at, low);
+          _mm_storeu_si128(at + 1, high);
+          continue;
+        }
+        const __m128i c = load(kGroup - 2), d = load(kGroup - 1);
         const __m128i low2 = _mm_unpacklo_epi8(c, d), high2 = _mm_unpackhi_epi8(c, d);
-        auto* at = reinterpret_cast<__m128i*>(to + i * 4);
         _mm_storeu_si128(at, _mm_unpacklo_epi16(low, low2));
         _mm_storeu_si128(at + 1, _mm_unpackhi_epi16(low, low2));
         _mm_storeu_si128(at + 2, _mm_unpacklo_epi16(high, high2));
@@ -121,6 +146,8 @@ class GroupedImage {
 
   std::vector<Axis> axes_;
   std::vector<int64_t> places_;
+  std::vector<int64_t> sources_;  // of each line: that of the image, or -1
+  std::vector<int64_t> steps_;    // of each line of outputs
   int64_t pixels_ = 1, lines_ = 1;
 };
 
@@ -134,12 +161,13 @@ class WindowPanels {
   /// Takes output pixels [column, column + width).
   void take_block(int64_t column, int64_t width) {
     panels_ = ceil_div(width, kIntegerPanel);
-    const int64_t stride = shape_.last().stride;
-    shape_.for_each_segment(column, width, [&](const PatchSegment& segment) {
-      const int64_t at = image_.step(shape_, segment);
-      for (int64_t i = 0; i < segment.count; ++i)
-        steps_[segment.begin + i] = static_cast<int32_t>(at + i * stride);
-    });
+    const int64_t stride = shape_.last().stride, out = shape_.last().out;
+    int64_t line = column / out, first = column % out;
+    for (int64_t i = 0; i < width; ++line, first = 0) {
+      const int64_t end = std::min(i + out - first, width);
+      int64_t at = image_.step(line) + first * stride;
+      for (; i < end; ++i, at += stride) steps_[i] = static_cast<int32_t>(at);
+    }
     // Columns that pad the last panel see what the last output sees.
     std::fill(steps_ + width, steps_ + panels_ * kIntegerPanel, steps_[width - 1]);
     for (int64_t p = 0; p < panels_; ++p) {

@@ -38,10 +38,14 @@ class RowRest {
 /// The packed weights in memory.
 class PackedRows {
  public:
-  PackedRows(IntegerConvWeights sizes, std::byte* memory) : sizes_(sizes) {
+  /// Bytes for where the rests of each row begin.
+  static int64_t scratch_bytes(const IntegerConvWeights& sizes) { return (sizes.outputs + 1) * 4; }
+
+  PackedRows(IntegerConvWeights sizes, std::byte* memory, void* scratch)
+      : sizes_(sizes), begins_(static_cast<int32_t*>(scratch)) {
     together_ = reinterpret_cast<int32_t*>(memory);
     sums_ = together_ + 1;
-    begins_ = sums_ + sizes.outputs;
+    counts_ = reinterpret_cast<uint16_t*>(sums_ + sizes.outputs);
     rests_ = reinterpret_cast<RowRest*>(together_ + sizes.words());
     rows_ = reinterpret_cast<int8_t*>(rests_ + sizes.most_rests());
   }
@@ -54,6 +58,12 @@ class PackedRows {
     return reinterpret_cast<const uint8_t*>(rows_ + i * sizes_.row_bytes());
   }
   int64_t row_bytes() const { return sizes_.row_bytes(); }
+
+  /// Finds where the rests of rows that were packed before begin.
+  void find_rests() {
+    begins_[0] = 0;
+    for (int64_t i = 0; i < sizes_.outputs; ++i) begins_[i + 1] = begins_[i] + counts_[i];
+  }
 
   /// Packs `weights`, [outputs, channels, places] of int8 or uint8.
   void pack(const KernelContext& context, const uint8_t* weights, bool is_signed) {
@@ -88,6 +98,7 @@ class PackedRows {
 
  private:
   static constexpr uint8_t kFlip = 0x80;
+  static constexpr int32_t kMostOfRow = 65535;  // fewer can be counted
 
   /// Copies rows xor `flip`, groups of kGroup channels beside each other, and sums them.
   template <int64_t kGroup>
@@ -127,11 +138,12 @@ class PackedRows {
     for_each_row([&](int64_t i, int8_t* row) {
       int32_t count = 0;
       for_each_rest_of_row<kTogether>(row, [&](int64_t, int) { ++count; });
-      begins_[i + 1] = count;
+      counts_[i] = static_cast<uint16_t>(std::min(count, kMostOfRow));
     });
-    begins_[0] = 0;
-    for (int64_t i = 0; i < sizes_.outputs; ++i) begins_[i + 1] += begins_[i];
-    if (begins_[sizes_.outputs] > sizes_.most_rests()) return false;
+    find_rests();
+    if (begins_[sizes_.outputs] > sizes_.most_rests() ||
+        std::find(counts_, counts_ + sizes_.outputs, kMostOfRow) != counts_ + sizes_.outputs)
+      return false;
     for_each_row([&](int64_t i, int8_t* row) {
       RowRest* to = rests_ + begins_[i];
       for_each_rest_of_row<kTogether>(row, [&](int64_t place, int rest) {
@@ -183,7 +195,8 @@ class PackedRows {
   }
 
   IntegerConvWeights sizes_;
-  int32_t *together_, *sums_, *begins_;
+  int32_t *begins_, *together_, *sums_;
+  uint16_t* counts_;
   RowRest* rests_;
   int8_t* rows_;
 };

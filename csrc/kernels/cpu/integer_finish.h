@@ -65,16 +65,35 @@ class RealResults {
     return args.facts.node().attrs.integer("relu", 0) != 0;
   }
 
+  /// In blocks of one vector of floats: the compiler would take whole vectors of bytes at a time,
+  /// and what is left of short rows one by one.
   template <class Q>
   void quantize(const float* real, int64_t count, Q* y) const {
+    constexpr int64_t kBlock = 16;
+    int64_t j = 0;
+    for (; j + kBlock <= count; j += kBlock) quantize_block<kBlock>(real + j, y + j);
+    if (j == count) return;
+    float given[kBlock] = {};
+    Q block[kBlock];
+    std::copy(real + j, real + count, given);
+    quantize_block<kBlock>(given, block);
+    std::copy_n(block, count - j, y + j);
+  }
+
+  template <int64_t kBlock, class Q>
+  void quantize_block(const float* real, Q* y) const {
     constexpr float kLeast = std::is_signed_v<Q> ? -128.0f : 0.0f, kMost = kLeast + 255.0f;
+    const float scale = scale_, zero = zero_;
+    int32_t places[kBlock];
     ORTM_SIMD
-    for (int64_t j = 0; j < count; ++j) {
-      float place = __builtin_rintf(real[j] / scale_) + zero_;
+    for (int64_t j = 0; j < kBlock; ++j) {
+      float place = __builtin_rintf(real[j] / scale) + zero;
       place = place > kLeast ? place : kLeast;
       place = place < kMost ? place : kMost;
-      y[j] = static_cast<Q>(static_cast<int32_t>(place));
+      places[j] = static_cast<int32_t>(place);
     }
+    ORTM_SIMD
+    for (int64_t j = 0; j < kBlock; ++j) y[j] = static_cast<Q>(places[j]);
   }
 
   void* to_;

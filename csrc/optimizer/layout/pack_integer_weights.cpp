@@ -54,7 +54,6 @@ Values packed_operands(const Node& node, Value* panels) {
 }
 
 Reason cannot_pack_windows(const WeightValues& weights, const Node& node) {
-  constexpr int64_t kSmallWindowsBytes = 16384;
   const Value& w = *node.input(1);
   if (node.attrs.has("w_dims")) return "the weights are packed";
   const Dims& dims = w.dims;
@@ -67,10 +66,8 @@ Reason cannot_pack_windows(const WeightValues& weights, const Node& node) {
     return "each channel makes few outputs";
   if (!is_read_only_by(w, is_convolution_of_integers)) return "the weights have other readers";
   const int64_t places = product({dims.begin() + 2, dims.end()}).value();
-  const int64_t bytes = product(dims).value();
-  if (IntegerConvWeights{dims[0].value(), dims[1].value(), places}.bytes() >
-      std::max(bytes + bytes / 20, kSmallWindowsBytes))
-    return "packed, the weights take more memory";
+  const IntegerConvWeights sizes{dims[0].value(), dims[1].value(), places};
+  if (sizes.bytes() > sizes.most_bytes()) return "packed, the weights take more memory";
   return {};
 }
 
