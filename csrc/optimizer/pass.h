@@ -34,10 +34,10 @@ enum class TrainedAttention : uint8_t {
 
 /// The compilation target, and switches of the optimizer.
 struct OptimizerOptions {
-  Device device = Device::CPU;     // whose kernels run the graph
-  bool training = true;            // a gradient will be built
-  bool verify = false;             // check the graph's invariants after every pass
-  bool channels_last = false;      // the device's convolutions gain by channels-last operands
+  Device device = Device::CPU;  // whose kernels run the graph
+  bool training = true;         // a gradient will be built
+  bool verify = false;          // check the graph's invariants after every pass
+  bool channels_last = false;   // the device's convolutions gain by channels-last operands
   TrainedAttention attention = TrainedAttention::Spelled;
   std::set<std::string> disabled;  // names of passes that do not run
   std::shared_ptr<int64_t> fuel;   // rewrites left, counted down over all graphs; null: no limit

@@ -6,8 +6,8 @@
 //   // EXPECT hits=1                       or: hits=0 reason="why", the graph unchanged
 //   g (...) => (y) { ... }
 //
-// DEVICE host is inference: no gradient will be built. Attention is fused in training, too. ORTM_UPDATE_GOLDEN=1 writes what comes out
-// into the files; read the diff before you commit it.
+// DEVICE host is inference: no gradient will be built. Attention is fused in training, too.
+// ORTM_UPDATE_GOLDEN=1 writes what comes out into the files; read the diff before you commit it.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -128,8 +128,8 @@ Outcome run_section(const Section& section) {
   OptimizerOptions options;
   options.device = section.device;
   options.training = section.device != Device::Host;
-  options.attention = section.device == Device::CUDA ? TrainedAttention::TorchCUDA
-                                                     : TrainedAttention::Own;
+  options.attention =
+      section.device == Device::CUDA ? TrainedAttention::TorchCUDA : TrainedAttention::Own;
   options.channels_last = true;
   const PassReport report = run_passes(*graph, section.stage, {pass_named(section.pass)}, options);
   return {print(*graph), report.rows.at(0), std::move(graph)};

@@ -19,8 +19,9 @@ namespace ortmodule {
 class AllocationCounter final : public torch::profiler::impl::ProfilerStateBase {
  public:
   AllocationCounter()
-      : ProfilerStateBase(torch::profiler::impl::ProfilerConfig(
-            torch::profiler::impl::ProfilerState::Disabled)) {}
+      : ProfilerStateBase(
+            torch::profiler::impl::ProfilerConfig(torch::profiler::impl::ProfilerState::Disabled)) {
+  }
 
   torch::profiler::impl::ActiveProfilerType profilerType() override {
     return torch::profiler::impl::ActiveProfilerType::NONE;
