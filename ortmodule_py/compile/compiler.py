@@ -27,6 +27,7 @@ from ortmodule_py.compile.forward_record import TRAINING, ForwardRecord
 from ortmodule_py.compile.onnx_files import StageFiles
 from ortmodule_py.compile.output_hooks import take_output_hooks, with_output_hooks
 from ortmodule_py.compile.overlap import OverlapGuard
+from ortmodule_py.compile.sparse_lookups import REASON, SparseLookups, take_sparse_lookups
 from ortmodule_py.compile.step_budget import StepBudget
 from ortmodule_py.dynamo import patches, progress
 from ortmodule_py.dynamo.early_hooks import hook_out_of_order, put_arguments_first
@@ -144,6 +145,7 @@ class Compiler:
         # Before torch 2.13 Dynamo does not guard the sizes of what is assigned.
         assigned = take_assigned_data(gm) if running_torch() >= (2, 13) else None
         hooks = take_output_hooks(gm)
+        lookups, gm, example_inputs = take_sparse_lookups(gm, example_inputs)
         piece: Piece | EagerPiece
         try:
             run = self._compile(gm, example_inputs)
@@ -158,10 +160,27 @@ class Compiler:
             for graph in gm.modules():  # bodies of higher-order operators, too
                 if isinstance(graph, fx.GraphModule):
                     log.captured_lines.update(origin_of(node)[1] for node in graph.graph.nodes)
+        if lookups is not None:
+            run = self._looking_up(run, lookups)
         run = with_output_hooks(with_assigned_data(run, assigned), hooks)
         if log.graph_breaks:
             run = mark_changing_sizes(run, changing_sizes(gm))
         return self._recorded(run, piece)
+
+    def _looking_up(self, run: Callable[..., Any], lookups: SparseLookups) -> Callable[..., Any]:
+        """`run` behind the lookups that eager PyTorch does, which each forward reports."""
+        pieces = [self.log.report_eager(CannotLower(REASON, at)) for at in lookups.origins]
+        looking_up = lookups.before(run)
+
+        def reported(*args: Any) -> Any:
+            record = self.record()
+            if record is not None:
+                record.eager = True
+                for piece in pieces:
+                    piece.modes.add(record.mode)
+            return looking_up(*args)
+
+        return reported
 
     def _refuse_hook_out_of_order(self, gm: fx.GraphModule) -> None:
         """Leave the function to Python where Dynamo's graph would call its hooks in another order."""

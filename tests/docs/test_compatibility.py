@@ -529,6 +529,14 @@ def _() -> Report:
     )
 
 
+@_case("`nn.Embedding(sparse=True)`, `EmbeddingBag(sparse=True)`")
+def _() -> Report:
+    return _calls(
+        lambda self, x: self.fc(self.words(torch.arange(len(x)) % 3)) * self.fc(x),
+        words=nn.Embedding(3, 4, sparse=True),
+    )
+
+
 @_case("nested tensors (jagged)")
 def _() -> Report:
     def forward(self: Any, x: Tensor) -> Tensor:
