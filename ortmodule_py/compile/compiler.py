@@ -271,7 +271,7 @@ class Compiler:
         if lowered.drawn_inputs:
             run = _with_types(run, lowered.drawn_inputs)
         if lowered.checks:
-            run = _checked(run, lowered.checks)
+            run = _checked(run, lowered.checks, gm.forward)
         if not lowered.mutated_inputs:
             return run
         return self._guarded(run, gm, OverlapGuard(lowered.mutated_inputs, lowered.fixed_inputs))
@@ -417,12 +417,21 @@ def _with_types(run: Callable[..., Any], types: dict[int, torch.dtype]) -> Calla
 
 
 def _checked(
-    run: Callable[..., Any], checks: list[Callable[[torch.Tensor], object]]
+    run: Callable[..., Any],
+    checks: list[Callable[[torch.Tensor], object]],
+    forward: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """`run` without its last outputs, which go to `checks`: they raise the errors of eager's assertions."""
+    """`run` without its last outputs, which go to `checks`: they raise the errors of eager's assertions.
+
+    What a check forbids may fail before, as an index beyond a table: the graph's forward then has eager's error.
+    """
 
     def checked(*args: Any) -> Any:
-        outputs = run(*args)
+        try:
+            outputs = run(*args)
+        except IndexError:
+            forward(*args)
+            raise
         first = len(outputs) - len(checks)
         for value, check in zip(outputs[first:], checks, strict=True):
             check(value)
