@@ -19,7 +19,15 @@ from torch.nn.utils import parametrizations, parametrize
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from ortmodule_py import ORTModule, last_run_report
-from tests.docs.library_blocks import Convolution, Lit, LoraLinear, UNetBlock, count, tripled
+from tests.docs.library_blocks import (
+    Convolution,
+    Lit,
+    LohaLinear,
+    LoraLinear,
+    UNetBlock,
+    count,
+    tripled,
+)
 from tests.docs.trained_cases import (
     Report,
     calls as _calls,
@@ -94,6 +102,7 @@ def _() -> Report:
 
 CASES["PEFT: LoRA"] = lambda: _trained(LoraLinear(), _rows_of(4))
 CASES["PEFT: DoRA"] = lambda: _trained(LoraLinear(dora=True), _rows_of(4))
+CASES["PEFT: LoHa, LoKr, VB-LoRA"] = lambda: _trained(LohaLinear(), _rows_of(4))
 
 
 CASES["PEFT with gradient checkpointing (`enable_input_require_grads`)"] = _tested(
@@ -413,6 +422,17 @@ def _() -> Report:
 @_case("a condition on a tensor (`if x.sum() > 0`, `.item()`)")
 def _() -> Report:
     return _calls(lambda self, x: self.fc(x) if self.fc(x).sum() > 0 else self.fc(x).tanh())
+
+
+@_case("an error for some data (`if x.isnan().any(): raise ValueError(...)`)")
+def _() -> Report:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        if x.isnan().any():
+            raise ValueError("not a number")
+        y: Tensor = self.fc(x)
+        return y
+
+    return _calls(forward)
 
 
 @_case("shapes that depend on data (`x[x > 0]`)")
