@@ -367,6 +367,16 @@ def _() -> Report:
     return _calls(forward)
 
 
+@_case("`retain_grad()` in forward")
+def _() -> Report:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        y: Tensor = self.fc(x)
+        y.retain_grad()
+        return y.tanh() * y
+
+    return _calls(forward)
+
+
 @_case("hooks of all modules (`register_module_forward_hook`)")
 def _() -> Report:
     with nn.modules.module.register_module_forward_hook(lambda *_: None):
