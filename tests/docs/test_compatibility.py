@@ -450,6 +450,16 @@ def _() -> Report:
     return _calls(lambda self, x: self.fc(x)[x.sum(1) > 0].tanh())
 
 
+@_case("an update by a number under a mask (`x[x < 0] *= 0.1`)")
+def _() -> Report:
+    def forward(self: Any, x: Tensor) -> Tensor:
+        y: Tensor = self.fc(x)
+        y[y < 0] *= 0.1
+        return y
+
+    return _calls(forward)
+
+
 @_case(
     "masks, sizes and conditions from an integer argument (`x[labels > 0]`, `int(index.max())`, "
     "`if (labels == 1).any()`)"
