@@ -9,16 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 
 from ortmodule_py.dynamo.patches.probes import Trial
-from ortmodule_py.dynamo.patches.table import break_graph, calls_named, patch
+from ortmodule_py.dynamo.patches.table import break_graph, patch
 
 _TENSOR = "torch._dynamo.variables.tensor:TensorVariable"
-
-
-def _retains(gm: fx.GraphModule) -> bool:
-    return calls_named(gm, {"retain_grad"})
 
 
 def _kept(x: Tensor) -> Tensor:
@@ -53,10 +49,10 @@ def _probe_call(trial: Trial) -> bool:
 
 @patch(
     "calls of retain_grad",
-    "`retain_grad()` keeps the gradient of a value.",
+    "`retain_grad()` breaks the graph, instead of leaving its piece to eager PyTorch.",
     {(2, 13): f"{_TENSOR}.call_method"},
     probe=_probe_call,
-    needed_by=_retains,
+    needed_by=None,
 )
 def _call(call: Callable[..., Any], self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
     if name == "retain_grad":
