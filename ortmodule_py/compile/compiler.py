@@ -28,6 +28,7 @@ from ortmodule_py.compile.forward_record import TRAINING, ForwardRecord
 from ortmodule_py.compile.onnx_files import StageFiles
 from ortmodule_py.compile.output_hooks import take_output_hooks, with_output_hooks
 from ortmodule_py.compile.overlap import OverlapGuard
+from ortmodule_py.compile.sparse_lookups import REASON, SparseLookups, take_sparse_lookups
 from ortmodule_py.compile.step_budget import StepBudget
 from ortmodule_py.dynamo import patches, progress
 from ortmodule_py.dynamo.early_hooks import hook_out_of_order, put_arguments_first
@@ -145,6 +146,7 @@ class Compiler:
         # Before torch 2.13 Dynamo does not guard the sizes of what is assigned.
         assigned = take_assigned_data(gm) if running_torch() >= (2, 13) else None
         hooks = take_output_hooks(gm)
+        lookups, gm, example_inputs = take_sparse_lookups(gm, example_inputs)
         piece: Piece | EagerPiece
         try:
             run = self._compile(gm, example_inputs)
@@ -159,10 +161,27 @@ class Compiler:
             for graph in gm.modules():  # bodies of higher-order operators, too
                 if isinstance(graph, fx.GraphModule):
                     log.captured_lines.update(origin_of(node)[1] for node in graph.graph.nodes)
+        if lookups is not None:
+            run = self._looking_up(run, lookups)
         run = with_output_hooks(with_assigned_data(run, assigned), hooks)
         if log.graph_breaks:
             run = mark_changing_sizes(run, changing_sizes(gm))
         return self._recorded(run, piece)
+
+    def _looking_up(self, run: Callable[..., Any], lookups: SparseLookups) -> Callable[..., Any]:
+        """`run` behind the lookups that eager PyTorch does, which each forward reports."""
+        pieces = [self.log.report_eager(CannotLower(REASON, at)) for at in lookups.origins]
+        looking_up = lookups.before(run)
+
+        def reported(*args: Any) -> Any:
+            record = self.record()
+            if record is not None:
+                record.eager = True
+                for piece in pieces:
+                    piece.modes.add(record.mode)
+            return looking_up(*args)
+
+        return reported
 
     def _refuse_hook_out_of_order(self, gm: fx.GraphModule) -> None:
         """Leave the function to Python where Dynamo's graph would call its hooks in another order."""
@@ -253,7 +272,7 @@ class Compiler:
         if lowered.drawn_inputs:
             run = _with_types(run, lowered.drawn_inputs)
         if lowered.checks:
-            run = _checked(run, lowered.checks)
+            run = _checked(run, lowered.checks, gm.forward)
         if not lowered.mutated_inputs:
             return run
         return self._guarded(run, gm, OverlapGuard(lowered.mutated_inputs, lowered.fixed_inputs))
@@ -405,12 +424,21 @@ def _with_types(run: Callable[..., Any], types: dict[int, torch.dtype]) -> Calla
 
 
 def _checked(
-    run: Callable[..., Any], checks: list[Callable[[torch.Tensor], object]]
+    run: Callable[..., Any],
+    checks: list[Callable[[torch.Tensor], object]],
+    forward: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """`run` without its last outputs, which go to `checks`: they raise the errors of eager's assertions."""
+    """`run` without its last outputs, which go to `checks`: they raise the errors of eager's assertions.
+
+    What a check forbids may fail before, as an index beyond a table: the graph's forward then has eager's error.
+    """
 
     def checked(*args: Any) -> Any:
-        outputs = run(*args)
+        try:
+            outputs = run(*args)
+        except IndexError:
+            forward(*args)
+            raise
         first = len(outputs) - len(checks)
         for value, check in zip(outputs[first:], checks, strict=True):
             check(value)

@@ -30,7 +30,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic
 Read = Callable[[Tensor], int]
 """From a tensor to a size."""
 
-_PURE = {
+PURE = {
     *("add", "all", "and_", "any", "argsort", "bool", "cat", "clamp", "clip", "clone"),
     *("contiguous", "count_nonzero", "cpu", "cumsum", "detach", "div", "eq", "expand", "flatten"),
     *("flip", "floordiv", "gather", "ge", "getitem", "gt", "index_select", "int", "invert", "le"),
@@ -136,7 +136,7 @@ def _is_pure(node: fx.Node) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     fake = node.meta.get("example_value")
     unchanged = not isinstance(fake, Tensor) or fake._version == 0
-    return node.op in ("call_function", "call_method") and name in _PURE and unchanged
+    return node.op in ("call_function", "call_method") and name in PURE and unchanged
 
 
 def _shared(tx: Any, compute: fx.GraphModule, read: Read) -> Callable[[Tensor], int]:

@@ -20,6 +20,7 @@ from ortmodule_py.lower.sizes.bound_symbols import BoundSymbols
 from ortmodule_py.lower.tensor_meta import encode_int, tensor_meta
 from ortmodule_py.trace import record
 from ortmodule_py.trace.joint_trace import OVERWRITING_DRAWS, JointTrace, source_of
+from ortmodule_py.trace.raised_errors import user_error
 from ortmodule_py.trace.record import TracedFunction, output_values
 from ortmodule_py.trace.user_backward import GradientBody
 
@@ -157,7 +158,14 @@ class Emitter:
         """An assertion on data becomes an extra output, which the caller checks after forward."""
         value, *rest = node.args
         check: Any = node.target
-        self.checks.append((self.writer.id_of(value), lambda x: check(x, *rest, **node.kwargs)))
+        error = user_error(tuple(rest))
+
+        def checked(x: Tensor) -> None:
+            if error is not None and not x:
+                raise error()
+            check(x, *rest, **node.kwargs)
+
+        self.checks.append((self.writer.id_of(value), checked))
 
     def _forgets_operand(self, node: fx.Node) -> bool:
         """Whether eager has a zero gradient for an operand that the builder would drop."""

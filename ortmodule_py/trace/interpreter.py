@@ -18,6 +18,7 @@ from ortmodule_py.base.torch_state import thread_state
 from ortmodule_py.trace import gradient_effects, record
 from ortmodule_py.trace.decompositions import float_arguments
 from ortmodule_py.trace.gradient_effects import GradMode
+from ortmodule_py.trace.raised_errors import check, raise_unless
 from ortmodule_py.trace.region_reuse import RegionReuse
 from ortmodule_py.trace.strides.doubtful import (
     is_doubtful,
@@ -243,6 +244,8 @@ class _PieceInterpreter(fx.Interpreter):
             return None
         if isinstance(target, torch._ops.HigherOrderOperator):
             return self._higher_order(target, args, kwargs)
+        if target is raise_unless:
+            return check(*args)
         if target is torch.arange:
             args, kwargs = _of_integers(args, kwargs)
         if self.follow_grad_mode and gradient_effects.is_opaque(target):

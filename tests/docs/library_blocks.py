@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +36,37 @@ class LoraLinear(nn.Module):
             norm = torch.linalg.norm(both, dim=1).to(weight.dtype).detach()
             scale = (self.magnitude / norm).view(1, -1)
             result = result + (scale - 1) * F.linear(x, weight) + scale * b(a(x)) * 0.5
+        return result
+
+
+class LohaLinear(nn.Module):
+    """As peft writes it, within its context: products of small matrices, dropped as a whole, and a check of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(4, 4).requires_grad_(False)
+        self.w1, self.w2 = (
+            nn.ParameterList([torch.rand(4, 2), torch.rand(2, 4)]) for _ in range(2)
+        )
+        self.module_dropout = {"default": 0.0}
+
+    @contextlib.contextmanager
+    def _hooks(self) -> Iterator[None]:
+        yield
+        return
+
+    def forward(self, x: Tensor) -> Tensor:
+        with self._hooks():
+            result: Tensor = self.base(x)
+            for name in ("default", "other"):
+                if name not in self.module_dropout:
+                    continue
+                if self.training and self.w1[0][0, 0].isinf().any():
+                    raise RuntimeError("resumed from a file that lacks values")
+                dropout = self.module_dropout[name]
+                if (not self.training) or (self.training and torch.rand(1) > dropout):
+                    delta = (self.w1[0] @ self.w1[1]) * (self.w2[0] @ self.w2[1])
+                    result = result + F.linear(x, delta)
         return result
 
 

@@ -19,11 +19,13 @@ from torch.nn.utils import parametrizations, parametrize
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from ortmodule_py import ORTModule, last_run_report
+from tests.docs import library_blocks
 from tests.docs.library_blocks import Convolution, Lit, LoraLinear, UNetBlock, count, tripled
 from tests.docs.trained_cases import (
     Report,
     calls as _calls,
     rows_of as _rows_of,
+    tested as _tested,
     trained as _trained,
     word as _word,
 )
@@ -62,17 +64,6 @@ def test_the_outcome_is_the_word_of_the_row(name: str) -> None:
     assert _word(CASES[name]()) == _rows().get(name)
 
 
-def _tested(path: str, word: str = "compiled") -> Case:
-    """A case that is another test, and its outcome."""
-
-    def case() -> str:
-        file, _, name = path.partition("::")
-        assert f"def {name}(" in (ROOT / file).read_text()
-        return word
-
-    return case
-
-
 # ---- libraries -------------------------------------------------------------------------------------
 
 CASES["transformers, `Trainer`"] = _tested("tests/integrations/test_hugging_face.py::test_trainer")
@@ -94,6 +85,7 @@ def _() -> Report:
 
 CASES["PEFT: LoRA"] = lambda: _trained(LoraLinear(), _rows_of(4))
 CASES["PEFT: DoRA"] = lambda: _trained(LoraLinear(dora=True), _rows_of(4))
+CASES["PEFT: LoHa, LoKr, VB-LoRA"] = lambda: _trained(library_blocks.LohaLinear(), _rows_of(4))
 
 
 CASES["PEFT with gradient checkpointing (`enable_input_require_grads`)"] = _tested(
@@ -415,6 +407,11 @@ def _() -> Report:
     return _calls(lambda self, x: self.fc(x) if self.fc(x).sum() > 0 else self.fc(x).tanh())
 
 
+CASES["an error for some data (`if x.isnan().any(): raise ValueError(...)`)"] = _tested(
+    "tests/dynamo/test_checked_errors.py::test_a_condition_that_only_raises_is_captured"
+)
+
+
 @_case("shapes that depend on data (`x[x > 0]`)")
 def _() -> Report:
     return _calls(lambda self, x: self.fc(x)[x.sum(1) > 0].tanh())
@@ -527,6 +524,11 @@ def _() -> Report:
     return _calls(
         lambda self, x: torch.sparse.mm(torch.eye(x.shape[0]).to_sparse(), self.fc(x)),
     )
+
+
+CASES["`nn.Embedding(sparse=True)`, `EmbeddingBag(sparse=True)`"] = _tested(
+    "tests/compile/test_sparse_lookups.py::test_only_the_lookup_runs_in_eager", "partly"
+)
 
 
 @_case("nested tensors (jagged)")

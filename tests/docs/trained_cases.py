@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tests.fresh_process import ROOT
 from tests.semantics import Calls, as_in_eager
 
 Report = dict[str, Any]
@@ -46,3 +47,14 @@ def word(outcome: Report | str) -> str:
         if outcome["pieces_run"] and outcome["captures"] > len(outcome["eager_pieces"])
         else "eager"
     )
+
+
+def tested(path: str, word: str = "compiled") -> Callable[[], str]:
+    """A case that is another test, and its outcome."""
+
+    def case() -> str:
+        file, _, name = path.partition("::")
+        assert f"def {name}(" in (ROOT / file).read_text()
+        return word
+
+    return case

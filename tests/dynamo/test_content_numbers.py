@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ortmodule_py import ORTModule
@@ -180,3 +181,39 @@ def test_a_flag_in_a_buffer() -> None:
         return results
 
     _whole(as_in_eager(module, step), 2)
+
+
+def test_one_hot_of_as_many_classes_as_there_are() -> None:
+    def averaged(self: Any, x: Tensor, index: Tensor) -> Tensor:
+        member = F.one_hot(index).float()
+        sums: Tensor = member.mT @ self.fc(x)
+        return sums / member.sum(0).clamp_min(1)[:, None]
+
+    _whole(_report(averaged))
+
+
+def _slots(x: Tensor, index: Tensor) -> Tensor:
+    """The place of each row among those of its expert, which takes half of all rows."""
+    capacity = (len(x) + 1) // 2
+    expert = F.one_hot(index % 2, 2)
+    place = (expert.cumsum(0) * expert).sum(1) - 1
+    kept = F.one_hot(place.clamp_max(capacity - 1), num_classes=capacity)
+    return kept * (place < capacity)[:, None]
+
+
+def test_one_hot_of_a_number_of_classes_that_follows_from_a_size() -> None:
+    def routed(self: Any, x: Tensor, index: Tensor) -> Tensor:
+        member = _slots(x, index).float()
+        y: Tensor = member @ self.fc(member.mT @ x)
+        return y
+
+    _whole(_report(routed))
+
+
+def test_one_hot_refuses_what_is_beyond_its_classes() -> None:
+    model = ORTModule(Calls(lambda self, x, index: self.fc(x) * F.one_hot(index, len(x))), QUIET)
+    for rows in (4, 4, 4):
+        model(torch.ones(rows, 4), torch.arange(rows))
+    for wrong, message in ((4, "smaller than num_classes"), (-1, "non-negative")):
+        with pytest.raises(RuntimeError, match=message):
+            model(torch.ones(4, 4), torch.tensor([0, 1, 2, wrong]))

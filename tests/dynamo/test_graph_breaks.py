@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.semantics import Calls, as_in_eager, assert_compiled
+from ortmodule_py.dynamo.patches.table import running_torch
+from tests.semantics import Calls, as_in_eager, assert_compiled, original
 
 
 def _broken_twice(self: Any, x: Tensor, ids: Tensor) -> Tensor:
@@ -68,3 +69,32 @@ def test_one_capture_per_piece_over_changing_batches() -> None:
     # The second size of a float tensor is found to change at its second value.
     report = as_in_eager(module, step([(3, 5), (4, 6), (7, 9), (2, 3), (5, 8)]))
     assert_compiled(report, captures=6)
+
+
+@pytest.mark.parametrize("returned", [False, True])
+def test_what_is_behind_retain_grad_is_compiled(returned: bool) -> None:
+    """Of values that forward keeps or returns; their gradients are eager's."""
+
+    def forward(self: Any, x: Tensor) -> Any:
+        h = self.fc(x).tanh()
+        h.retain_grad()
+        y = h.sin() * h + self.fc(h)
+        if returned:
+            return y, h
+        self.seen = [h]
+        return y
+
+    def step(model: Any) -> list[Any]:
+        results = []
+        for rows in (2, 3, 5):
+            found = model(torch.linspace(-1, 1, 4 * rows).view(rows, 4))
+            y, h = found if returned else (found, original(model).seen[0])
+            y.square().sum().backward()
+            results += [y, h.grad]
+        return results
+
+    report = as_in_eager(Calls(forward), step)
+    if running_torch() >= (2, 13):
+        assert_compiled(report, captures=2)
+        assert len(report["graph_breaks"]) == 1 and report["pieces_run"] == 2
+        assert "`retain_grad()`" in report["graph_breaks"][0]

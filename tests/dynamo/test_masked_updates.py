@@ -1,0 +1,104 @@
+"""`x[mask] *= 2` and the like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ortmodule_py.dynamo.patches.table import running_torch
+from tests.semantics import Calls, as_in_eager, assert_whole
+
+
+def _halved(y: Tensor, x: Tensor) -> Tensor:
+    y[x < 0] *= 0.5
+    return y
+
+
+def _rows(y: Tensor, x: Tensor) -> Tensor:
+    """A mask of fewer dimensions, and a number with a name."""
+    step = 2
+    y[x.sum(1) > 0] -= step
+    y[y > 100] /= 3
+    return y
+
+
+def _of_a_view(y: Tensor, x: Tensor) -> Tensor:
+    y.t()[x.t() > 0.5] += 1
+    return y.sin()
+
+
+def _nothing(y: Tensor, x: Tensor) -> Tensor:
+    y[x > 100] += 1.5
+    return y
+
+
+def _in_no_grad(y: Tensor, x: Tensor) -> Tensor:
+    weights = torch.ones_like(x)
+    with torch.no_grad():
+        weights[x > 0] *= 3
+    return y * weights
+
+
+def _report(update: Callable[[Tensor, Tensor], Tensor]) -> Any:
+    def steps(model: nn.Module) -> list[Tensor]:
+        results = []
+        for rows in (2, 3, 5):
+            x = torch.linspace(-1, 1, 4 * rows).view(rows, 4)
+            y = model(x)
+            y.square().sum().backward()
+            results += [y, x]
+        return results
+
+    return as_in_eager(Calls(lambda self, x: update(self.fc(x), x)), steps)
+
+
+@pytest.mark.parametrize("update", [_halved, _rows, _of_a_view, _nothing, _in_no_grad])
+def test_an_update_under_a_mask_is_captured(update: Callable[..., Tensor]) -> None:
+    assert_whole(_report(update))
+
+
+def _by_tensor(y: Tensor, x: Tensor) -> Tensor:
+    y[x > 0] *= x[0].detach().max()
+    return y
+
+
+def _selected(y: Tensor, x: Tensor) -> Tensor:
+    y[x > 0] *= y[x > 0].tanh()
+    return y
+
+
+def _infinite(y: Tensor, x: Tensor) -> Tensor:
+    """All elements would have no number as gradient."""
+    y[x > 0.9] *= float("inf")
+    return y.clamp(max=1)
+
+
+def _of_integers(y: Tensor, x: Tensor) -> Tensor:
+    kept = (x * 3).int()
+    kept[kept > 0] *= 2
+    return y * kept
+
+
+@pytest.mark.parametrize("update", [_by_tensor, _selected, _infinite, _of_integers])
+def test_other_updates_are_eagers(update: Callable[..., Tensor]) -> None:
+    report = _report(update)
+    if running_torch() >= (2, 13):
+        assert report["graph_breaks"] or report["eager_pieces"]
+
+
+def test_an_error_is_eagers() -> None:
+    def wrong(self: Any, x: Tensor) -> Tensor:
+        y: Tensor = self.fc(x)
+        y[x[:2] > 0] += 1
+        return y
+
+    def step(model: nn.Module) -> str:
+        with pytest.raises(IndexError, match="does not match") as caught:
+            model(torch.ones(3, 4))
+        return type(caught.value).__name__
+
+    as_in_eager(Calls(wrong), step)
