@@ -1,6 +1,7 @@
 // Convolutions of integers of 8 bits against their definition: every copy of the kernels, with
 // weights as they are and packed.
 #include "base/integer_conv_weights.h"
+#include "ops/infer_rules.h"
 #include "test_kernels_harness.h"
 
 namespace ortmodule::testing {
