@@ -277,7 +277,10 @@ def test_it_says_what_it_would_run(capsys: pytest.CaptureFixture[str], tmp_path:
     assert gpu_check.main(["speed", "--require-gpu", "--results", results]) == 1
     with pytest.raises(SystemExit):
         gpu_check.main(["sped"])
-    assert "there is no part sped; there are smoke, generated, offload, attention" in capsys.readouterr().err
+    assert (
+        "there is no part sped; there are smoke, generated, offload, attention"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.slow

@@ -68,7 +68,9 @@ class _Layers(nn.Module):
         return x.float().square().mean()
 
 
-def _made(mask: str, dropout: float, context: Context, large: bool) -> tuple[nn.Module, models.Batch]:
+def _made(
+    mask: str, dropout: float, context: Context, large: bool
+) -> tuple[nn.Module, models.Batch]:
     torch.manual_seed(1)
     width, heads, rows, length = (1024, 16, 8, 1024) if large else (64, 4, 3, 51)
     module = _Layers(width, heads, mask, dropout).to(context.device)
