@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 from onnx.parser import parse_graph
 from onnx.reference import ReferenceEvaluator
 
 from ortmodule_py import InferenceSession, SessionOptions
+
+from .models import model_bytes
 
 Array = np.ndarray[Any, Any]
 ATTENTION = """
@@ -286,3 +288,23 @@ def test_packed_weights_take_the_place_of_the_original() -> None:
     sessions = [InferenceSession(model_of(case, "float32").SerializeToString()) for _ in range(2)]
     for session in sessions:
         assert session.memory({"x": (9, 640)}).weights_bytes == 4 * 640 * 320
+
+
+@pytest.mark.parametrize("pads", [[0, 0, 1, 2, 0, 0, 2, 1], [0] * 8])
+def test_padding_by_a_number_that_is_dequantized(pads: list[int]) -> None:
+    """As a quantizer writes it: one step if it pads, none if it does not."""
+    weights = {"value": np.float32(1.3), "scale": np.float32(0.5), "zero": np.uint8(4)}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["value", "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["number"]),
+        helper.make_node("Pad", ["x", "pads", "number"], ["padded"]),
+        helper.make_node("Relu", ["padded"], ["y"]),
+    ]
+    weights["pads"] = np.array(pads)
+    session = InferenceSession(model_bytes(nodes, {"x": (1, [1, 2, "h", "w"])}, ["y"], weights))
+    x = np.random.default_rng(1).standard_normal((1, 2, 4, 5)).astype(np.float32)
+    around = list(zip(pads[:4], pads[4:], strict=True))
+    wanted = np.maximum(np.pad(x, around, constant_values=1.5), 0)
+    assert np.array_equal(session.run(None, {"x": x})[0], wanted)
+    steps = session.plan({"x": x}).count(" F ")
+    assert steps == (2 if any(pads) else 1)

@@ -153,16 +153,10 @@ CONVOLUTIONS: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
 
 @pytest.mark.parametrize("x_type", [np.uint8, np.int8])
 @pytest.mark.parametrize("w_type", [np.uint8, np.int8])
-@pytest.mark.parametrize("deviation", [None, 25, 40])  # of which few, and more, exceed 16 bits
 @pytest.mark.parametrize("case", CONVOLUTIONS)
-def test_conv_integer_is_exact(case: Any, x_type: Any, w_type: Any, deviation: int | None) -> None:
+def test_conv_integer_is_exact(case: Any, x_type: Any, w_type: Any) -> None:
     x_sizes, w_sizes, attrs = case
     x, w = bytes_of(x_type, x_sizes, 1, extreme=True), bytes_of(w_type, w_sizes, 2, extreme=True)
-    if deviation:
-        ends = np.iinfo(w_type)
-        middle = (ends.min + ends.max + 1) // 2
-        normal = np.random.default_rng(2).normal(middle, deviation, w_sizes)
-        w = np.clip(np.rint(normal), ends.min, ends.max).astype(w_type)
     zx, zw = bytes_of(x_type, (), 3), bytes_of(w_type, (w_sizes[0],), 4)
     model = model_bytes(
         [node("ConvInteger", ["x", "w", "zx", "zw"], ["y"], **attrs)],
@@ -185,26 +179,6 @@ def test_automatic_padding_of_integers() -> None:
     )
     wanted = convolution(x.astype(np.int64), w.astype(np.int64), {"pads": [1, 1, 1, 1]})
     assert np.array_equal(InferenceSession(model).run(None, {"x": x})[0], wanted)
-
-
-@pytest.mark.parametrize("pads", [[0, 0, 1, 2, 0, 0, 2, 1], [0] * 8])
-def test_padding_by_a_number_that_is_dequantized(pads: list[int]) -> None:
-    """As a quantizer writes it: one step if it pads, none if it does not."""
-    weights = {"value": np.float32(1.3), "scale": np.float32(0.5), "zero": np.uint8(4)}
-    nodes = [
-        node("QuantizeLinear", ["value", "scale", "zero"], ["q"]),
-        node("DequantizeLinear", ["q", "scale", "zero"], ["number"]),
-        node("Pad", ["x", "pads", "number"], ["padded"]),
-        node("Relu", ["padded"], ["y"]),
-    ]
-    weights["pads"] = np.array(pads)
-    session = InferenceSession(model_bytes(nodes, {"x": (1, [1, 2, "h", "w"])}, ["y"], weights))
-    x = np.random.default_rng(1).standard_normal((1, 2, 4, 5)).astype(np.float32)
-    around = list(zip(pads[:4], pads[4:], strict=True))
-    wanted = np.maximum(np.pad(x, around, constant_values=1.5), 0)
-    assert np.array_equal(session.run(None, {"x": x})[0], wanted)
-    steps = session.plan({"x": x}).count(" F ")
-    assert steps == (2 if any(pads) else 1)
 
 
 def test_a_quantized_gemm_turns_its_operands() -> None:
