@@ -28,6 +28,7 @@ from ortmodule_py.compile.forward_record import TRAINING, ForwardRecord
 from ortmodule_py.compile.onnx_files import StageFiles
 from ortmodule_py.compile.output_hooks import take_output_hooks, with_output_hooks
 from ortmodule_py.compile.overlap import OverlapGuard
+from ortmodule_py.compile.shared_outputs import take_shared_outputs
 from ortmodule_py.compile.sparse_lookups import REASON, SparseLookups, take_sparse_lookups
 from ortmodule_py.compile.step_budget import StepBudget
 from ortmodule_py.dynamo import patches, progress
@@ -143,10 +144,12 @@ class Compiler:
         broken = graph_break_of(gm)
         if broken is not None:
             log.report_graph_break(broken)
+        changing = changing_sizes(gm)  # of what Dynamo knows: further outputs may follow
         # Before torch 2.13 Dynamo does not guard the sizes of what is assigned.
         assigned = take_assigned_data(gm) if running_torch() >= (2, 13) else None
         hooks = take_output_hooks(gm)
         lookups, gm, example_inputs = take_sparse_lookups(gm, example_inputs)
+        shared = take_shared_outputs(gm)
         piece: Piece | EagerPiece
         try:
             run = self._compile(gm, example_inputs)
@@ -161,11 +164,13 @@ class Compiler:
             for graph in gm.modules():  # bodies of higher-order operators, too
                 if isinstance(graph, fx.GraphModule):
                     log.captured_lines.update(origin_of(node)[1] for node in graph.graph.nodes)
+        if shared is not None:
+            run = shared.behind(run)
         if lookups is not None:
             run = self._looking_up(run, lookups)
         run = with_output_hooks(with_assigned_data(run, assigned), hooks)
         if log.graph_breaks:
-            run = mark_changing_sizes(run, changing_sizes(gm))
+            run = mark_changing_sizes(run, changing)
         return self._recorded(run, piece)
 
     def _looking_up(self, run: Callable[..., Any], lookups: SparseLookups) -> Callable[..., Any]:

@@ -1,0 +1,168 @@
+"""Outputs of a piece that share memory with each other or with an argument.
+
+The engine returns each in memory of its own. Where forward goes on behind a graph break, it may change one
+in place and read the other, so that views are made again: of the argument, or of the output that they view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+from torch import Tensor, fx
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+
+@dataclass
+class _View:
+    """An output that is a view of an argument or of an output; sizes, strides and offset from its begin."""
+
+    output: int
+    root: int
+    of_argument: bool
+    carries_gradient: bool
+    numbers: tuple[list[Any], list[Any], Any] | None
+    """None for the same tensor."""
+
+
+@dataclass
+class SharedOutputs:
+    """The views among the outputs of a piece."""
+
+    views: list[_View]
+    known: int
+    """Outputs that Dynamo knows; roots of views may follow."""
+    symbols: dict[Any, tuple[int, int]]
+    """Symbol of a size -> argument and dimension, -1 for an argument that is the size."""
+    _found: dict[Any, list[Any]] = field(default_factory=dict)
+
+    def behind(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        """`run`, whose outputs share memory as in eager PyTorch."""
+
+        def shared(*args: Any) -> Any:
+            outputs = list(run(*args))
+            layouts = self._layouts(args)
+            for view, layout in zip(self.views, layouts, strict=True):
+                root: Tensor = args[view.root] if view.of_argument else outputs[view.root]
+                outputs[view.output] = _viewed(root, view, layout)
+            return outputs[: self.known]
+
+        return shared
+
+    def _layouts(self, args: Sequence[Any]) -> list[Any]:
+        values = tuple(args[i] if d < 0 else args[i].shape[d] for i, d in self.symbols.values())
+        if values not in self._found:
+            known = dict(zip(self.symbols, map(sympy.Integer, values), strict=True))
+            self._found[values] = [_layout(view, known) for view in self.views]
+        return self._found[values]
+
+
+def take_shared_outputs(gm: fx.GraphModule) -> SharedOutputs | None:
+    """The outputs that are views; roots of views become further outputs. None without any."""
+    (output,) = gm.graph.find_nodes(op="output")
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    outputs = list(output.args[0])
+    known = len(outputs)
+    symbols = _symbols(placeholders)
+    roots: dict[int, fx.Node] = {}
+    for node in gm.graph.nodes:
+        if (fake := _value(node)) is not None:
+            roots.setdefault(_storage(fake), node)
+    views = []
+    for i, node in enumerate(outputs[:known]):
+        fake = _value(node)
+        root = None if fake is None else roots[_storage(fake)]
+        if root is None or root is node or not _is_view(fake, root, symbols):
+            continue
+        of_argument = root.op == "placeholder"
+        if not of_argument and root not in outputs:
+            if not any(_shares(other, fake) for other in outputs[:known] if other is not node):
+                continue  # nothing else reads this memory
+            outputs.append(root)
+        at = placeholders.index(root) if of_argument else outputs.index(root)
+        views.append(_View(i, at, of_argument, fake.requires_grad, _numbers(fake, _value(root))))
+    if not views:
+        return None
+    output.args = (tuple(outputs),)
+    gm.recompile()
+    return SharedOutputs(views, known, symbols)
+
+
+def _value(node: Any) -> Any:
+    fake = node.meta.get("example_value") if isinstance(node, fx.Node) else None
+    if not isinstance(fake, Tensor) or is_traceable_wrapper_subclass(fake):
+        return None
+    return fake if fake.layout is torch.strided and not fake.is_nested else None
+
+
+def _storage(fake: Tensor) -> int:
+    return int(fake.untyped_storage()._cdata)
+
+
+def _shares(node: Any, fake: Tensor) -> bool:
+    other = _value(node)
+    return other is not None and _storage(other) == _storage(fake)
+
+
+def _is_view(fake: Tensor, root: fx.Node, symbols: dict[Any, Any]) -> bool:
+    """Whether a value can be made as a view of another, which lies in its memory as a whole."""
+    base = _value(root)
+    if fake is base:
+        return root.op != "placeholder"  # an argument that is returned is the argument
+    if fake.dtype != base.dtype or any(x.is_conj() or x.is_neg() for x in (fake, base)):
+        return False
+    if root.op != "placeholder" and not (base.is_contiguous() and base.storage_offset() == 0):
+        return False
+    sizes, strides, offset = _numbers(fake, base) or ([], [], 0)
+    free = {s for n in (*sizes, *strides, offset) if isinstance(n, torch.SymInt) for s in _free(n)}
+    return free <= symbols.keys()
+
+
+def _free(number: torch.SymInt) -> Any:
+    return number.node.expr.free_symbols
+
+
+def _numbers(fake: Tensor, base: Tensor) -> tuple[list[Any], list[Any], Any] | None:
+    if fake is base:
+        return None
+    offset = fake.storage_offset() - base.storage_offset()
+    return list(fake.shape), list(fake.stride()), offset
+
+
+def _layout(view: _View, known: dict[Any, Any]) -> Any:
+    if view.numbers is None:
+        return None
+    sizes, strides, offset = view.numbers
+    return (
+        [_evaluated(size, known) for size in sizes],
+        [_evaluated(stride, known) for stride in strides],
+        _evaluated(offset, known),
+    )
+
+
+def _viewed(root: Tensor, view: _View, layout: Any) -> Tensor:
+    if layout is None:
+        return root
+    sizes, strides, offset = layout
+    root = root if view.carries_gradient else root.detach()
+    return root.as_strided(sizes, strides, root.storage_offset() + offset)
+
+
+def _symbols(placeholders: Sequence[fx.Node]) -> dict[Any, tuple[int, int]]:
+    found: dict[Any, tuple[int, int]] = {}
+    for i, node in enumerate(placeholders):
+        value = node.meta.get("example_value")
+        sizes = enumerate(value.shape) if isinstance(value, Tensor) else [(-1, value)]
+        for d, size in sizes:
+            if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+                found.setdefault(size.node.expr, (i, d))
+    return found
+
+
+def _evaluated(number: Any, known: dict[Any, Any]) -> int:
+    return (
+        int(number.node.expr.xreplace(known)) if isinstance(number, torch.SymInt) else int(number)
+    )

@@ -1,0 +1,80 @@
+"""Outputs of a piece that share memory: what is changed behind a graph break is seen through all of them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ortmodule_py import ORTModule
+from tests.semantics import QUIET, Calls
+
+Piece = Callable[[Tensor], tuple[Tensor, ...]]
+
+
+def _of_a_result(y: Tensor) -> tuple[Tensor, ...]:
+    return y, y[:, 1:3]
+
+
+def _of_one_that_is_not_returned(y: Tensor) -> tuple[Tensor, ...]:
+    y = y * 2
+    return y[1:], y.t()
+
+
+def _reshaped(y: Tensor) -> tuple[Tensor, ...]:
+    return y.view(-1), y.view(2, -1)
+
+
+def _the_same(y: Tensor) -> tuple[Tensor, ...]:
+    z = y.mul_(2)
+    return z, y
+
+
+def _without_gradient(y: Tensor) -> tuple[Tensor, ...]:
+    return y, y.detach()[0]
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [_of_a_result, _of_one_that_is_not_returned, _reshaped, _the_same, _without_gradient],
+)
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_change_behind_a_break_is_seen_through_all_views(piece: Piece, grad: bool) -> None:
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        first, second = piece(self.fc(x) * 1)
+        torch._dynamo.graph_break()
+        with torch.set_grad_enabled(grad and second.requires_grad):
+            second.mul_(0.5)
+        return first.sin() + second.sum()
+
+    _compare(forward)
+
+
+def test_a_view_of_an_argument_is_one() -> None:
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        y = self.fc(x)
+        torch._dynamo.graph_break()
+        part = y[1:]
+        torch._dynamo.graph_break()
+        part.mul_(3)
+        return y.sin()
+
+    _compare(forward)
+
+
+def _compare(forward: Callable[..., Tensor]) -> None:
+    torch.manual_seed(1)
+    eager = Calls(forward)
+    ours = ORTModule(copy.deepcopy(eager), QUIET)
+    for rows in (4, 6, 8):
+        x = torch.randn(rows, 4)
+        results = []
+        for model in (eager, ours):
+            model.zero_grad()
+            y = model(x.clone())
+            y.square().sum().backward()
+            results.append([y, *(p.grad for p in model.parameters())])
+        torch.testing.assert_close(results[1], results[0])
