@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ortmodule_py import ORTModule, last_run_report
+from ortmodule_py.dynamo.patches.table import running_torch
 from tests.semantics import QUIET, Calls, as_in_eager, assert_whole
 from tests.small_modules import asserted
 
