@@ -95,6 +95,8 @@ def _value(node: Any) -> Any:
     fake = node.meta.get("example_value") if isinstance(node, fx.Node) else None
     if not isinstance(fake, Tensor) or is_traceable_wrapper_subclass(fake):
         return None
+    if torch._C._functorch.is_functorch_wrapped_tensor(fake):  # inside of vmap; it has no storage
+        return None
     return fake if fake.layout is torch.strided and not fake.is_nested else None
 
 

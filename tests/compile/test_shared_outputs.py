@@ -65,6 +65,16 @@ def test_a_view_of_an_argument_is_one() -> None:
     _compare(forward)
 
 
+def test_values_inside_of_vmap_are_no_views() -> None:
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        y = self.fc(x)
+        z = torch.vmap(lambda row: (row * 2)[1:].sum())(y)
+        torch._dynamo.graph_break()
+        return z[:, None] + y
+
+    _compare(forward)
+
+
 def _compare(forward: Callable[..., Tensor]) -> None:
     torch.manual_seed(1)
     eager = Calls(forward)
