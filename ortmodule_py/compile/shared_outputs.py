@@ -60,8 +60,11 @@ class SharedOutputs:
         return self._found[values]
 
 
-def take_shared_outputs(gm: fx.GraphModule) -> SharedOutputs | None:
-    """The outputs that are views; roots of views become further outputs. None without any."""
+def take_shared_outputs(gm: fx.GraphModule, may_add: bool) -> SharedOutputs | None:
+    """The outputs that are views; None without any.
+
+    With `may_add`, for a part of a module, what only views are returned of becomes a further output.
+    """
     (output,) = gm.graph.find_nodes(op="output")
     placeholders = gm.graph.find_nodes(op="placeholder")
     outputs = list(output.args[0])
@@ -71,6 +74,12 @@ def take_shared_outputs(gm: fx.GraphModule) -> SharedOutputs | None:
     for node in gm.graph.nodes:
         if (fake := _value(node)) is not None:
             roots.setdefault(_storage(fake), node)
+    for node in outputs[:known]:  # one that is returned, and is the whole memory, does as well
+        fake = _value(node)
+        if fake is None or roots[_storage(fake)].op == "placeholder":
+            continue
+        if roots[_storage(fake)] not in outputs and _is_whole(fake, roots[_storage(fake)]):
+            roots[_storage(fake)] = node
     views = []
     for i, node in enumerate(outputs[:known]):
         fake = _value(node)
@@ -79,8 +88,9 @@ def take_shared_outputs(gm: fx.GraphModule) -> SharedOutputs | None:
             continue
         of_argument = root.op == "placeholder"
         if not of_argument and root not in outputs:
-            if not any(_shares(other, fake) for other in outputs[:known] if other is not node):
-                continue  # nothing else reads this memory
+            others = (other for other in outputs[:known] if other is not node)
+            if not may_add or not any(_shares(other, fake) for other in others):
+                continue
             outputs.append(root)
         at = placeholders.index(root) if of_argument else outputs.index(root)
         views.append(_View(i, at, of_argument, fake.requires_grad, _numbers(fake, _value(root))))
@@ -114,6 +124,8 @@ def _is_view(fake: Tensor, root: fx.Node, symbols: dict[Any, Any]) -> bool:
     base = _value(root)
     if fake is base:
         return root.op != "placeholder"  # an argument that is returned is the argument
+    if fake.requires_grad and not base.requires_grad:
+        return False
     if fake.dtype != base.dtype or any(x.is_conj() or x.is_neg() for x in (fake, base)):
         return False
     if root.op != "placeholder" and not (base.is_contiguous() and base.storage_offset() == 0):
@@ -121,6 +133,13 @@ def _is_view(fake: Tensor, root: fx.Node, symbols: dict[Any, Any]) -> bool:
     sizes, strides, offset = _numbers(fake, base) or ([], [], 0)
     free = {s for n in (*sizes, *strides, offset) if isinstance(n, torch.SymInt) for s in _free(n)}
     return free <= symbols.keys()
+
+
+def _is_whole(fake: Tensor, root: fx.Node) -> bool:
+    base = _value(root)
+    same = fake.dtype == base.dtype and fake.requires_grad == base.requires_grad
+    whole = fake.is_contiguous() and fake.storage_offset() == 0
+    return same and whole and str(fake.numel()) == str(base.numel())
 
 
 def _free(number: torch.SymInt) -> Any:

@@ -37,9 +37,17 @@ def _without_gradient(y: Tensor) -> tuple[Tensor, ...]:
     return y, y.detach()[0]
 
 
+def _with_and_without_gradient(y: Tensor) -> tuple[Tensor, ...]:
+    y = y * 2
+    return y.view(-1).view(y.shape), y.detach()
+
+
 @pytest.mark.parametrize(
     "piece",
-    [_of_a_result, _of_one_that_is_not_returned, _reshaped, _the_same, _without_gradient],
+    [
+        *(_of_a_result, _of_one_that_is_not_returned, _reshaped, _the_same),
+        *(_without_gradient, _with_and_without_gradient),
+    ],
 )
 @pytest.mark.parametrize("grad", [True, False])
 def test_a_change_behind_a_break_is_seen_through_all_views(piece: Piece, grad: bool) -> None:
