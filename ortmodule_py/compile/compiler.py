@@ -149,7 +149,8 @@ class Compiler:
         assigned = take_assigned_data(gm) if running_torch() >= (2, 13) else None
         hooks = take_output_hooks(gm)
         lookups, gm, example_inputs = take_sparse_lookups(gm, example_inputs)
-        shared = take_shared_outputs(gm, bool(log.graph_breaks))
+        # Example values of what is assigned have the memory of another tensor.
+        shared = None if assigned else take_shared_outputs(gm, bool(log.graph_breaks))
         piece: Piece | EagerPiece
         try:
             run = self._compile(gm, example_inputs)

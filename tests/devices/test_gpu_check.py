@@ -251,7 +251,7 @@ def test_results_are_those_of_a_module() -> None:
 def test_a_dry_run_lists_parts_and_limits(capsys: pytest.CaptureFixture[str]) -> None:
     assert gpu_check.main(["--dry-run"]) == 0
     said = capsys.readouterr().out
-    places = [said.index(f" {part.name} ") for part in PARTS]
+    places = [said.index(f". {part.name} ") for part in PARTS]
     assert places == sorted(places)
     names = [part.name for part in PARTS]
     speed = ["speed gpt2-medium", "speed bert-large"]

@@ -37,5 +37,5 @@ def test_heads_are_merged_without_a_copy() -> None:
     piece = training_piece(model._compiler)
     assert piece is not None
     steps = piece.text("plan").splitlines()
-    assert sum("dispatcher [ATen]" in step for step in steps) == 2
+    assert sum("dispatcher_attention [ATen]" in step for step in steps) == 2
     assert "copy of ATen" not in piece.text("plan")

@@ -370,10 +370,11 @@ class ConvRun {
                     grain_for(image.pixels() * kGroup), [&](int64_t begin, int64_t end) {
                       for (int64_t unit = begin; unit < end; ++unit) {
                         const int64_t part = unit / groups, group = unit % groups;
-                        const int64_t count = std::min(kGroup, conv_.channels - group * kGroup);
+                        const int64_t first = std::min(group * kGroup, conv_.channels);
+                        const int64_t count = std::min(kGroup, conv_.channels - first);
                         const int64_t in_pixels = conv_.patches.in_pixels;
-                        image.write<kGroup>(x(part) + group * kGroup * in_pixels, count, in_pixels,
-                                            flip, beside, images + unit * image.pixels() * kGroup);
+                        image.write<kGroup>(x(part) + first * in_pixels, count, in_pixels, flip,
+                                            beside, images + unit * image.pixels() * kGroup);
                       }
                     });
   }

@@ -60,7 +60,7 @@ class GroupedImage {
       }
       const int8_t* from[kGroup];
       for (int64_t g = 0; g < kGroup; ++g)
-        from[g] = planes + std::min(g, count - 1) * in_pixels + source * last.in;
+        from[g] = planes + (g < count ? g * in_pixels : 0) + source * last.in;
       to = fill<kGroup>(to, last.before, count, beside);
       interleave<kGroup>(from, count, last.in, flip, to);
       to = fill<kGroup>(to + last.in * kGroup, behind, count, beside);
