@@ -147,6 +147,29 @@ std::optional<SpelledAttention> spelled_attention(const Node& product, bool trai
   return Reader(training).read(product);
 }
 
+bool fuse_spelled_attention(Graph& graph, PassContext& context, const AttentionFusion& fusion) {
+  std::vector<Node*> products;
+  for (const auto& node : graph.nodes())
+    if (node->op == "MatMul") products.push_back(node.get());
+  bool changed = false;
+  for (Node* product : products) {
+    const std::optional<SpelledAttention> parts = spelled_attention(*product, context.training());
+    if (!parts) continue;
+    if (const Reason reason = fusion.cannot_fuse(*product, *parts)) {
+      context.reject("ScaledDotProductAttention", *reason, *product, true);
+      continue;
+    }
+    if (!context.take()) break;
+    Graph::Inserting here(graph, product);
+    graph.current_tag = product->tag;
+    Value* y = fusion.fused(*parts);
+    graph.current_tag.clear();
+    supersede(graph, product->output(), y);
+    changed = true;
+  }
+  return changed;
+}
+
 Reason cannot_be_one_op(const SpelledAttention& parts) {
   const Value &q = *parts.q, &k = *parts.keys, &v = *parts.v;
   const size_t rank = q.rank();

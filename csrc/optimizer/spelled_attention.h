@@ -1,10 +1,10 @@
 // Attention that a model writes as products and a softmax: softmax(scale q k' + mask) v.
 #pragma once
 
+#include <functional>
 #include <optional>
 
-#include "base/error.h"
-#include "ir/graph.h"
+#include "optimizer/pass.h"
 
 namespace ortmodule {
 
@@ -26,6 +26,16 @@ struct SpelledAttention {
 /// The attention whose last product is `product`, in any order of scale, transposes and mask. With
 /// `training`, casts between float types and a dropout may stand between the parts.
 std::optional<SpelledAttention> spelled_attention(const Node& product, bool training);
+
+/// How a fusion takes such attention.
+struct AttentionFusion {
+  std::function<Reason(const Node& product, const SpelledAttention&)> cannot_fuse;
+  /// The result instead of the product's, added in front of it.
+  std::function<Value*(const SpelledAttention&)> fused;
+};
+
+/// Replaces all attention of the graph that the fusion can take; returns whether there was any.
+bool fuse_spelled_attention(Graph& graph, PassContext& context, const AttentionFusion& fusion);
 
 /// Why shapes or types of its operands are none of one op.
 Reason cannot_be_one_op(const SpelledAttention& parts);

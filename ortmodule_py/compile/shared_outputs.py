@@ -85,16 +85,7 @@ def take_shared_outputs(gm: fx.GraphModule, may_add: bool) -> SharedOutputs | No
     outputs = list(output.args[0])
     known = len(outputs)
     symbols = _symbols(placeholders)
-    roots: dict[int, fx.Node] = {}
-    for node in gm.graph.nodes:
-        if (fake := _value(node)) is not None:
-            roots.setdefault(_storage(fake), node)
-    for node in outputs[:known]:  # one that is returned, and is the whole memory, does as well
-        fake = _value(node)
-        if fake is None or roots[_storage(fake)].op == "placeholder":
-            continue
-        if roots[_storage(fake)] not in outputs and _is_whole(fake, roots[_storage(fake)]):
-            roots[_storage(fake)] = node
+    roots = _roots(gm, outputs)
     views = []
     for i, node in enumerate(outputs[:known]):
         fake = _value(node)
@@ -114,6 +105,22 @@ def take_shared_outputs(gm: fx.GraphModule, may_add: bool) -> SharedOutputs | No
     output.args = (tuple(outputs),)
     gm.recompile()
     return SharedOutputs(views, known, symbols)
+
+
+def _roots(gm: fx.GraphModule, outputs: list[Any]) -> dict[int, fx.Node]:
+    """What values are views of, by their memory: its first value, or an output that is all of it."""
+    roots: dict[int, fx.Node] = {}
+    for node in gm.graph.nodes:
+        if (fake := _value(node)) is not None:
+            roots.setdefault(_storage(fake), node)
+    for node in outputs:
+        fake = _value(node)
+        if fake is None:
+            continue
+        root = roots[_storage(fake)]
+        if root.op != "placeholder" and root not in outputs and _is_whole(fake, root):
+            roots[_storage(fake)] = node
+    return roots
 
 
 def _value(node: Any) -> Any:

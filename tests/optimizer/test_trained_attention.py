@@ -13,11 +13,8 @@ from torch.nn import functional as F
 from ortmodule_py import ORTModule, last_run_report
 from ortmodule_py.base import fused_attention
 from ortmodule_py.report.plan_table import training_piece
-from tests.devices.emulated import EMULATED
+from tests.devices.emulated import emulated
 
-pytestmark = pytest.mark.skipif(
-    not EMULATED, reason="a build for CUDA is checked by tools.gpu_check attention"
-)
 WIDTH, HEADS = 32, 4
 
 
@@ -82,7 +79,7 @@ def assert_close(found: dict[str, Tensor], exact: dict[str, Tensor], least: floa
         assert (found[name] - gradient).norm() <= least * gradient.norm() + 1e-9, name
 
 
-@pytest.mark.parametrize("emulate", [False, True])
+@pytest.mark.parametrize("emulate", [False, pytest.param(True, marks=emulated)])
 @pytest.mark.parametrize(
     ("mask", "narrow"),
     [("none", True), ("causal", False), ("padding", True), ("all hidden", False), ("flat", False)],

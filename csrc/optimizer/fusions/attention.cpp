@@ -14,32 +14,10 @@
 namespace ortmodule {
 namespace {
 
-constexpr std::string_view kRule = "ScaledDotProductAttention";
-
 class Finder {
  public:
-  Finder(Graph& graph, PassContext& context) : graph_(graph), context_(context) {}
+  explicit Finder(Graph& graph) : graph_(graph) {}
 
-  bool run() {
-    std::vector<Node*> products;
-    for (const auto& node : graph_.nodes())
-      if (node->op == "MatMul") products.push_back(node.get());
-    bool changed = false;
-    for (Node* node : products) {
-      std::optional<SpelledAttention> parts = spelled_attention(*node, false);
-      if (!parts) continue;
-      if (const Reason reason = cannot_fuse(*parts)) {
-        context_.reject(kRule, *reason, *node, true);
-        continue;
-      }
-      if (!context_.take()) break;
-      fuse(*node, *parts);
-      changed = true;
-    }
-    return changed;
-  }
-
- private:
   static Reason cannot_fuse(const SpelledAttention& parts) {
     const DType dtype = parts.q->dtype;
     if (dtype != DType::Float32 && dtype != DType::Float64)
@@ -48,18 +26,15 @@ class Finder {
     return cannot_be_one_op(parts);
   }
 
-  void fuse(Node& product, const SpelledAttention& parts) {
-    Graph::Inserting here(graph_, &product);
-    graph_.current_tag = product.tag;
+  Value* fused(const SpelledAttention& parts) {
     Value* k = attention_keys(graph_, parts);
     Value* mask = parts.seen ? mask_of(parts) : parts.mask;
     Attrs attrs{{"scale", parts.scale}, {"is_causal", int64_t{0}}, {"ratio", 0.0}};
     if (mask && !parts.guarded) attrs.set("nan_if_blind", int64_t{1});
-    Node* fused = emit_node(graph_, kRule, {parts.q, k, parts.v, mask}, std::move(attrs));
-    graph_.current_tag.clear();
-    supersede(graph_, product.output(), fused->output());
+    return emit(graph_, "ScaledDotProductAttention", {parts.q, k, parts.v, mask}, std::move(attrs));
   }
 
+ private:
   /// The condition as a mask; equal ones of several layers are one.
   Value* mask_of(const SpelledAttention& parts) {
     const bool infinite = std::isinf(parts.hidden);
@@ -76,13 +51,16 @@ class Finder {
   }
 
   Graph& graph_;
-  PassContext& context_;
   std::map<std::tuple<const Value*, double, bool>, Value*> masks_;
 };
 
 bool fuse_attention(Graph& graph, PassContext& context) {
   if (context.device() == Device::CUDA || context.training()) return false;
-  return Finder(graph, context).run();
+  Finder finder(graph);
+  return fuse_spelled_attention(
+      graph, context,
+      {[](const Node&, const SpelledAttention& parts) { return Finder::cannot_fuse(parts); },
+       [&](const SpelledAttention& parts) { return finder.fused(parts); }});
 }
 
 }  // namespace

@@ -16,8 +16,6 @@
 namespace ortmodule {
 namespace {
 
-constexpr std::string_view kTrainedRule = "ScaledDotProductAttention";
-
 /// The largest number of a float type.
 double largest(DType dtype) {
   switch (dtype) {
@@ -162,30 +160,9 @@ Value* torch_attention(Graph& graph, const Operands& x) {
 
 class TrainedFuser {
  public:
-  TrainedFuser(Graph& graph, PassContext& context)
-      : graph_(graph), context_(context), form_(context.attention()) {}
+  TrainedFuser(Graph& graph, TrainedAttention form) : graph_(graph), form_(form) {}
 
-  bool run() {
-    std::vector<Node*> products;
-    for (const auto& node : graph_.nodes())
-      if (node->op == "MatMul") products.push_back(node.get());
-    bool changed = false;
-    for (Node* node : products) {
-      const std::optional<SpelledAttention> parts = spelled_attention(*node, true);
-      if (!parts) continue;
-      if (const Reason reason = cannot_fuse(*parts, *node)) {
-        context_.reject(kTrainedRule, *reason, *node, true);
-        continue;
-      }
-      if (!context_.take()) break;
-      fuse(*node, *parts);
-      changed = true;
-    }
-    return changed;
-  }
-
- private:
-  Reason cannot_fuse(const SpelledAttention& parts, const Node& product) const {
+  Reason cannot_fuse(const Node& product, const SpelledAttention& parts) const {
     if (parts.guarded) return "rows without keys are replaced";
     if (parts.dropout && !parts.dropout->attrs.has("rng")) return "its dropout has no stream";
     if (product.output()->dtype != parts.q->dtype) return "the result has another type";
@@ -203,16 +180,13 @@ class TrainedFuser {
     return {};
   }
 
-  void fuse(Node& product, const SpelledAttention& parts) {
-    Graph::Inserting here(graph_, &product);
-    graph_.current_tag = product.tag;
+  Value* fused(const SpelledAttention& parts) {
     Value* k = attention_keys(graph_, parts);
     Value* mask = mask_of(parts);
-    Value* y = form_ == TrainedAttention::Own ? own(parts, k, mask) : of_torch(parts, k, mask);
-    graph_.current_tag.clear();
-    supersede(graph_, product.output(), y);
+    return form_ == TrainedAttention::Own ? own(parts, k, mask) : of_torch(parts, k, mask);
   }
 
+ private:
   static double ratio_of(const SpelledAttention& parts) {
     return parts.dropout ? parts.dropout->attrs.number("ratio") : 0.0;
   }
@@ -221,7 +195,7 @@ class TrainedFuser {
   Value* own(const SpelledAttention& parts, Value* k, Value* mask) {
     Attrs attrs{{"scale", parts.scale}, {"is_causal", int64_t{0}}, {"ratio", ratio_of(parts)}};
     if (parts.dropout) attrs.set("rng", parts.dropout->attrs.integer("rng"));
-    return emit(graph_, kTrainedRule, {parts.q, k, parts.v, mask}, std::move(attrs));
+    return emit(graph_, "ScaledDotProductAttention", {parts.q, k, parts.v, mask}, std::move(attrs));
   }
 
   Value* of_torch(const SpelledAttention& parts, Value* k, Value* mask) {
@@ -290,7 +264,6 @@ class TrainedFuser {
   }
 
   Graph& graph_;
-  PassContext& context_;
   TrainedAttention form_;
   std::map<std::tuple<const Value*, double, bool, DType>, Value*> masks_;
   std::map<const Value*, Value*> aligned_;
@@ -298,7 +271,13 @@ class TrainedFuser {
 
 bool fuse_trained_attention(Graph& graph, PassContext& context) {
   if (!context.training() || context.attention() == TrainedAttention::Spelled) return false;
-  return TrainedFuser(graph, context).run();
+  TrainedFuser fuser(graph, context.attention());
+  return fuse_spelled_attention(
+      graph, context,
+      {[&](const Node& product, const SpelledAttention& parts) {
+         return fuser.cannot_fuse(product, parts);
+       },
+       [&](const SpelledAttention& parts) { return fuser.fused(parts); }});
 }
 
 }  // namespace

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._dynamo.variables import ConstantVariable
 
+from ortmodule_py.dynamo.patches.conditions import decide
 from ortmodule_py.dynamo.patches.probes import Trial
 from ortmodule_py.dynamo.patches.table import capturing_compiler, patch
 
@@ -39,12 +39,7 @@ def _probe(trial: Trial) -> bool:
     needed_by=None,
 )
 def _step(step: Callable[..., Any], self: Any) -> Any:
-    name = self.instructions[self.instruction_pointer].opname
-    if self.stack and (name == "TO_BOOL" or ("JUMP" in name and "_IF_" in name)):
-        value = self.stack[-1].realize()
-        outcome = _outcome(value.as_proxy().node) if value.is_tensor() else None
-        if outcome is not None:
-            self.stack[-1] = ConstantVariable.create(outcome)
+    decide(self, lambda value: _outcome(value.as_proxy().node))
     return step(self)
 
 

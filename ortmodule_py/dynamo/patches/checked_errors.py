@@ -20,6 +20,7 @@ from torch import Tensor
 from torch._dynamo.variables import ConstantVariable, UserFunctionVariable
 
 from ortmodule_py.dynamo.graph_breaks import user_line
+from ortmodule_py.dynamo.patches.conditions import decide
 from ortmodule_py.dynamo.patches.probes import Trial
 from ortmodule_py.dynamo.patches.table import patch
 from ortmodule_py.trace import raised_errors
@@ -49,22 +50,16 @@ def _probe(trial: Trial) -> bool:
     needed_by=None,
 )
 def _step(step: Callable[..., Any], self: Any) -> Any:
-    position = self.instruction_pointer
-    name = self.instructions[position].opname
-    if self.stack and (name == "TO_BOOL" or ("JUMP" in name and "_IF_" in name)):
-        value = self.stack[-1].realize()
-        outcome = _checked(self, value, position + (name == "TO_BOOL")) if _is_flag(value) else None
-        if outcome is not None:
-            self.stack[-1] = ConstantVariable.create(outcome)
+    decide(self, lambda value: _checked(self, value))
     return step(self)
 
 
-def _is_flag(value: Any) -> bool:
-    return bool(value.is_tensor()) and value.as_proxy().node.meta["example_value"].numel() == 1
-
-
-def _checked(tx: Any, value: Any, position: int) -> bool | None:
+def _checked(tx: Any, value: Any) -> bool | None:
     """The outcome of the condition without an error, which the graph checks; None without an error."""
+    if value.as_proxy().node.meta["example_value"].numel() != 1:
+        return None
+    position = tx.instruction_pointer
+    position += tx.instructions[position].opname == "TO_BOOL"
     jump = tx.instructions[position]
     if "JUMP" not in jump.opname or not jump.opname.endswith(("_IF_TRUE", "_IF_FALSE")):
         return None

@@ -18,6 +18,7 @@ from torch._guards import CompileContext
 
 from ortmodule_py.dynamo.content_sizes import read_size
 from ortmodule_py.dynamo.graph_breaks import user_line
+from ortmodule_py.dynamo.patches.conditions import decide
 from ortmodule_py.dynamo.patches.probes import Trial
 from ortmodule_py.dynamo.patches.table import capturing_compiler, patch
 
@@ -181,12 +182,7 @@ def _probe_condition(trial: Trial) -> bool:
     needed_by=None,
 )
 def _step(step: Callable[..., Any], self: Any) -> Any:
-    name = self.instructions[self.instruction_pointer].opname
-    if self.stack and (name == "TO_BOOL" or ("JUMP" in name and "_IF_" in name)):
-        value = self.stack[-1].realize()
-        decided = _outcome(self, value) if value.is_tensor() else None
-        if decided is not None:
-            self.stack[-1] = ConstantVariable.create(decided)
+    decide(self, lambda value: _outcome(self, value))
     return step(self)
 
 
