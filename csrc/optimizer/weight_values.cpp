@@ -1,6 +1,8 @@
 #include "optimizer/weight_values.h"
 
 #include <algorithm>
+#include <unordered_set>
+#include <vector>
 
 #include "ops/op_def.h"
 
@@ -32,7 +34,7 @@ void WeightValues::visit_all(const Graph& graph) {
   for (const GraphInput& input : graph.inputs()) {
     if (input.kind != InputKind::Constant) continue;
     const int64_t bytes = bytes_of(*input.value);
-    known_[input.value] = {bytes, bytes, false};
+    known_[input.value] = {bytes, bytes, false, true};
   }
   for (const auto& node : graph.nodes()) visit(*node);
 }
@@ -47,19 +49,34 @@ int64_t WeightValues::bytes_of_tables(const Graph& graph) const {
   return sum;
 }
 
+bool WeightValues::contains(const Value* value) const {
+  const auto known = known_.find(value);
+  return known != known_.end() && known->second.fits;
+}
+
 bool WeightValues::is_result(const Value& value) const {
   if (!is_computed(&value)) return false;
-  if (value.is_graph_output()) return true;
-  return std::any_of(value.uses().begin(), value.uses().end(), [&](const Use& use) {
-    const std::vector<Value*>& outputs = use.node->outputs();
-    return std::any_of(outputs.begin(), outputs.end(),
-                       [&](const Value* output) { return !contains(output); });
-  });
+  // What is too large to be kept is computed again for its readers, but not for those that are
+  // kept themselves.
+  std::unordered_set<const Value*> seen{&value};
+  std::vector<const Value*> pending{&value};
+  while (!pending.empty()) {
+    const Value* read = pending.back();
+    pending.pop_back();
+    if (read->is_graph_output()) return true;
+    for (const Use& use : read->uses())
+      for (const Value* output : use.node->outputs()) {
+        if (contains(output)) continue;
+        if (!known_.count(output)) return true;
+        if (seen.insert(output).second) pending.push_back(output);
+      }
+  }
+  return false;
 }
 
 bool WeightValues::is_computed(const Value* value) const {
   const auto known = known_.find(value);
-  return known != known_.end() && known->second.computed;
+  return known != known_.end() && known->second.computed && known->second.fits;
 }
 
 void WeightValues::visit(const Node& node) {
@@ -88,7 +105,7 @@ void WeightValues::visit(const Node& node) {
   // Packed weights have whole vectors.
   const int64_t most =
       made.largest_bytes <= kTinyBytes ? std::max(table_bytes_, kSmallBytes) : kSmallBytes;
-  if (bytes > std::max(made.source_bytes + made.source_bytes / 20, most)) return;
+  made.fits = bytes <= std::max(made.source_bytes + made.source_bytes / 20, most);
   for (const Value* output : node.outputs()) known_[output] = made;
 }
 
