@@ -1,12 +1,15 @@
 // The layout of the weights of an integer convolution once they are packed, of the same size on
 // every machine: a word that names the way to multiply, the sum of each output's weights, how many
 // rests each has (kernels/cpu/integer_rests.h), room for rests, and the weights of each output by
-// groups of channels, places of the window and the channels of a group.
+// groups of channels, places of the window and the channels of a group. For channels-last images it
+// is a matrix for each group (base/integer_panels.h), [places and channels, outputs].
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+
+#include "base/integer_panels.h"
 
 namespace ortmodule {
 
@@ -38,6 +41,10 @@ struct IntegerConvWeights {
     return std::max<int64_t>(0, std::min(spare, given_bytes() / 50) / 4);
   }
   int64_t bytes() const { return (words() + most_rests()) * 4 + outputs * row_bytes(); }
+  /// Bytes of the matrices for channels-last images.
+  int64_t matrix_bytes(int64_t groups) const {
+    return groups * integer_panel_bytes(channels * places, outputs / groups);
+  }
 };
 
 }  // namespace ortmodule

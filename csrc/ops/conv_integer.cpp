@@ -2,7 +2,8 @@
 // What is padded counts as x_zero. ConvIntegerToFloat scales the sums, y * (x_scale * w_scale[o]) +
 // bias[o], where a bias of integers is added before; with `relu` the result is bent, and with
 // y_scale it is quantized again. With the attributes w_dims and w_type, w is what
-// PackIntegerConvWeights makes of weights of these sizes and type: one tensor of bytes.
+// PackIntegerConvWeights makes of weights of these sizes and type: one tensor of bytes. The
+// attribute channels_last chooses kernels (prefer_channels_last).
 
 #include "base/integer_conv_weights.h"
 #include "ops/infer_rules.h"
@@ -159,12 +160,17 @@ void infer_packed_weights(InferContext& c) {
         str("w must be i8 or u8 of fixed sizes, but found ", name_of(w.dtype), dims_text(w.dims)));
   const Dims places(w.dims.begin() + 2, w.dims.end());
   const IntegerConvWeights packed{w.dims[0].value(), w.dims[1].value(), product(places).value()};
-  c.set(0, DType::Int8, {packed.bytes()});
+  const int64_t group = c.attrs().integer("group");
+  if (group <= 0 || packed.outputs % group != 0)
+    c.fail(str("w must have outputs for each of ", group, " groups, but found ", packed.outputs));
+  const bool last = c.attrs().integer("channels_last") != 0;
+  c.set(0, DType::Int8, {last ? packed.matrix_bytes(group) : packed.bytes()});
 }
 
 REGISTER_OP(PackIntegerConvWeights, {.domain = "com.microsoft",
                                      .inputs = {"w"},
                                      .outputs = {"packed"},
+                                     .attrs = {{"group", 1}, {"channels_last", 0}},
                                      .kind = OpKind::Data,
                                      .infer = infer_packed_weights});
 

@@ -23,6 +23,10 @@ const std::vector<ConvCase>& conv_cases() {
       {{1, 2, 12, 12}, {4, 2, 3, 3}, 1, {3, 3}, {2, 3, 2, 3}, {2, 3}},
       {{1, 130, 4, 30}, {17, 130, 3, 3}, 1, {1, 1}, {1, 1, 1, 1}, {1, 1}},
       {{1, 3, 20}, {4, 3, 5}, 1, {1}, {2, 2}, {1}},
+      {{1, 80, 6, 7}, {80, 1, 3, 3}, 80, {1, 1}, {1, 1, 1, 1}, {1, 1}},
+      {{2, 24, 9, 8}, {24, 1, 5, 2}, 24, {2, 1}, {2, 1, 2, 0}, {1, 2}},
+      {{1, 24, 7, 6}, {36, 12, 1, 3}, 2, {1, 1}, {0, 1, 0, 1}, {1, 1}},
+      {{1, 1100, 2, 3}, {40, 1100, 1, 1}, 1, {1, 1}, {0, 0, 0, 0}, {1, 1}},
   };
   return cases;
 }
@@ -130,30 +134,124 @@ TEST(IntegerConvolutions, AreExact) {
   });
 }
 
+Sizes channels_last_strides(const Sizes& sizes) {
+  return {sizes[1] * sizes[2] * sizes[3], 1, sizes[1] * sizes[3], sizes[1]};
+}
+
+/// The same elements with the channels of a pixel beside each other.
+Tensor with_channels_last(const Tensor& t) {
+  Tensor copy(t.dtype(), t.sizes(), channels_last_strides(t.sizes()));
+  for (int64_t i = 0; i < t.count(); ++i) copy.set(i, t.get(i));
+  return copy;
+}
+
+Attrs marked(const ConvCase& c) {
+  Attrs attrs = attrs_of(c);
+  attrs.set("channels_last", 1);
+  return attrs;
+}
+
+// Also of a row-major image, which the kernel copies.
+TEST(IntegerConvolutions, OfChannelsLastImagesAreExact) {
+  for_each_conv([](const ConvCase& c, ConvOperands& o) {
+    if (c.x.size() != 4) return;
+    const std::vector<double> wanted = sums_of(c, o);
+    Tensor x = with_channels_last(o.x),
+           y(DType::Int32, o.y.sizes(), channels_last_strides(o.y.sizes()));
+    for (Tensor* image : {&x, &o.x})
+      run_kernel_named("conv_integer_pixels_cpu", "ConvInteger", marked(c),
+                       {image, &o.w, &o.x_zero, &o.w_zero}, {&y},
+                       [&] { ASSERT_EQ(y.values(), wanted); });
+  });
+}
+
+std::vector<const KernelDef*> kernels_named(std::string_view name, std::string_view op) {
+  std::vector<const KernelDef*> defs = kernels_of(op);
+  std::erase_if(defs, [&](const KernelDef* def) { return def->name != name; });
+  return defs;
+}
+
+/// Each copy of the kernels `packer` and `conv` on what it packed itself.
+void check_packed(const ConvCase& c, ConvOperands& o, int64_t packed_bytes, const Attrs& packing,
+                  const Attrs& attrs, std::string_view packer, std::string_view conv, Tensor& x,
+                  Tensor& y) {
+  Tensor packed(DType::Int8, {packed_bytes});
+  Attrs of_packed = attrs;
+  of_packed.set("w_dims", Dims(c.w.begin(), c.w.end()));
+  of_packed.set("w_type", o.w.dtype());
+  const std::vector<Tensor*> in{&x, &packed, &o.x_zero, &o.w_zero};
+  const StepFacts pack =
+      facts_of({node_of("PackIntegerConvWeights", packing, {&o.w}, {&packed})}, {&o.w}, {&packed});
+  const StepFacts step = facts_of({node_of("ConvInteger", of_packed, in, {&y})}, in, {&y});
+  const auto packers = kernels_named(packer, "PackIntegerConvWeights"),
+             convs = kernels_named(conv, "ConvInteger");
+  ASSERT_EQ(packers.size(), convs.size());
+  const std::vector<double> wanted = sums_of(c, o);
+  for (size_t i = 0; i < packers.size(); ++i) {
+    if (packers[i]->unsupported(pack)) continue;
+    run_kernel(*packers[i], pack, {&o.w}, {&packed}, two_threads);
+    run_kernel(*convs[i], step, in, {&y}, two_threads);
+    ASSERT_EQ(y.values(), wanted);
+  }
+}
+
 // Copies pack weights in their own way, so each must read what it packed itself.
 TEST(IntegerConvolutions, OfPackedWeightsAreExact) {
   for_each_conv([](const ConvCase& c, ConvOperands& o) {
     if (c.w[1] == 1) return;  // windows of single channels read weights as they are
     int64_t places = 1;
     for (size_t d = 2; d < c.w.size(); ++d) places *= c.w[d];
-    Tensor packed(DType::Int8, {IntegerConvWeights{c.w[0], c.w[1], places}.bytes()});
-    Attrs attrs = attrs_of(c);
-    attrs.set("w_dims", Dims(c.w.begin(), c.w.end()));
-    attrs.set("w_type", o.w.dtype());
-    const std::vector<Tensor*> in{&o.x, &packed, &o.x_zero, &o.w_zero};
-    const StepFacts packing =
-        facts_of({node_of("PackIntegerConvWeights", {}, {&o.w}, {&packed})}, {&o.w}, {&packed});
-    const StepFacts conv = facts_of({node_of("ConvInteger", attrs, in, {&o.y})}, in, {&o.y});
-    const auto packers = kernels_of("PackIntegerConvWeights"), convs = kernels_of("ConvInteger");
-    ASSERT_EQ(packers.size(), convs.size());
-    const std::vector<double> wanted = sums_of(c, o);
-    for (size_t i = 0; i < packers.size(); ++i) {
-      if (packers[i]->unsupported(packing)) continue;
-      run_kernel(*packers[i], packing, {&o.w}, {&packed}, two_threads);
-      run_kernel(*convs[i], conv, in, {&o.y}, two_threads);
-      ASSERT_EQ(o.y.values(), wanted);
-    }
+    const IntegerConvWeights weights{c.w[0], c.w[1], places};
+    check_packed(c, o, weights.bytes(), {{"group", c.group}}, attrs_of(c),
+                 "pack_integer_conv_weights_cpu", "conv_integer_cpu", o.x, o.y);
+    if (c.x.size() != 4) return;
+    Tensor x = with_channels_last(o.x),
+           y(DType::Int32, o.y.sizes(), channels_last_strides(o.y.sizes()));
+    check_packed(c, o, weights.matrix_bytes(c.group), {{"group", c.group}, {"channels_last", 1}},
+                 marked(c), "pack_integer_conv_pixel_weights_cpu", "conv_integer_pixels_cpu", x, y);
   });
+}
+
+/// What a real number is in bytes, by the definition.
+double quantized(float real, float scale, int zero, DType dtype) {
+  const double low = dtype == DType::Int8 ? -128 : 0;
+  return std::clamp(static_cast<double>(std::nearbyint(real / scale)) + zero, low, low + 255);
+}
+
+// Scales that put numbers in the middle of two integers, or near it, and those that have no
+// reciprocal.
+TEST(IntegerConvolutions, ResultsRoundAsQuotientsDo) {
+  const ConvCase c{{1, 8, 12, 31}, {21, 8, 1, 1}, 1, {1, 1}, {0, 0, 0, 0}, {1, 1}};
+  for (DType dtype : {DType::UInt8, DType::Int8})
+    for (float y_scale : {0.5f, 3.0f, 0.1f, 1.7f, 1e-38f, 1e38f})
+      for (bool last : {false, true}) {
+        SCOPED_TRACE(str(name_of(dtype), " ", y_scale, " ", last));
+        ConvOperands o = operands_of(c, DType::UInt8, DType::Int8, 25);
+        const Sizes strides = last ? channels_last_strides(o.y.sizes()) : Sizes{};
+        Tensor x = last ? with_channels_last(o.x) : o.x, y(dtype, o.y.sizes(), strides);
+        Tensor x_scale = Tensor::of(DType::Float32, {}, {y_scale > 1e30f ? 1e36 : 0.25}),
+               w_scale = Tensor::random(DType::Float32, {21}, 5, 0.001, 0.01),
+               bias = Tensor::random(DType::Float32, {21}, 6),
+               scale = Tensor::of(DType::Float32, {}, {y_scale}),
+               zero = normal_bytes(dtype, {}, 7, 10);
+        if (y_scale == 0.5f)
+          w_scale = Tensor::of(DType::Float32, {21}, std::vector<double>(21, 0.125));
+        const std::vector<double> sums = sums_of(c, o);
+        std::vector<double> wanted;
+        for (size_t i = 0; i < sums.size(); ++i) {
+          const auto output = static_cast<int64_t>(i / (12 * 31));
+          const float factor =
+              static_cast<float>(x_scale.get(0)) * static_cast<float>(w_scale.get(output));
+          const float real =
+              static_cast<float>(sums[i]) * factor + static_cast<float>(bias.get(output));
+          wanted.push_back(quantized(real, y_scale, static_cast<int>(zero.get(0)), dtype));
+        }
+        const std::string name =
+            last ? "conv_integer_to_float_pixels_cpu" : "conv_integer_to_float_cpu";
+        run_kernel_named(name, "ConvIntegerToFloat", last ? marked(c) : attrs_of(c),
+                         {&x, &o.w, &x_scale, &w_scale, &o.x_zero, &o.w_zero, &bias, &scale, &zero},
+                         {&y}, [&] { ASSERT_EQ(y.values(), wanted); });
+      }
 }
 
 }  // namespace

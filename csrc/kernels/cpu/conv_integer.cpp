@@ -6,9 +6,8 @@
 //   y[o, p] = sum w' x' - zw'[o] (window[p] - inner zx') - zx' row[o]
 // where window and row are the sums of p's window and of w's row. Where a channel makes a few
 // outputs only (depthwise), lines of outputs are sums of shifted lines of the channel.
-#include <tuple>
-
 #include "kernels/cpu/conv_integer_lines.h"
+#include "kernels/cpu/conv_integer_step.h"
 #include "kernels/cpu/conv_integer_weights.h"
 #include "kernels/cpu/integer_copies.h"
 #include "kernels/cpu/integer_finish.h"
@@ -20,57 +19,21 @@ namespace {
 
 constexpr int64_t kMostColumns = IntegerProduct<IntegerDot>::kMostColumns;
 
-constexpr uint8_t kSignBit = 0x80;
 /// Multiplications worth waking a thread.
 constexpr int64_t kGrain = 1 << 21;
 
-struct IntegerConv {
-  int64_t images = 0, groups = 1;
-  int64_t channels = 0, outputs = 0;  // of a group
-  PatchShape patches;
-  bool unsigned_x = false, signed_w = false;
-  bool packed = false;  // w is made by PackIntegerConvWeights
-  IntegerConvWeights weights;
+/// A step with its image as these kernels read it.
+struct PlanarConv : IntegerConv {
   GroupedImage image;
-  bool scales = false;
 
-  int64_t inner() const { return channels * patches.places; }
+  explicit PlanarConv(const StepFacts& facts) : IntegerConv(integer_conv_of(facts)) {
+    if (inner() > 0) image = GroupedImage(patches);
+  }
   bool depthwise() const { return channels == 1 && outputs <= 3 && patches.places <= kRowChunk; }
 };
 
-IntegerConvWeights weights_of(const Sizes& w) {
-  return {w[0], w[1], element_count({w.begin() + 2, w.end()})};
-}
-
-IntegerConv conv_of(const StepFacts& facts) {
-  const Layout &x = facts.inputs[0].layout, &y = facts.outputs[0].layout;
-  const Attrs& attrs = facts.node().attrs;
-  IntegerConv conv;
-  conv.packed = attrs.has("w_dims");
-  const Sizes w = conv.packed ? attrs.integers("w_dims") : facts.inputs[1].layout.sizes;
-  const std::vector<int64_t> strides = attrs.integers("strides"), pads = attrs.integers("pads"),
-                             dilations = attrs.integers("dilations");
-  std::vector<PatchAxis> axes(x.sizes.size() - 2);
-  for (size_t d = 0; d < axes.size(); ++d) {
-    axes[d] = {x.sizes[d + 2], y.sizes[d + 2], strides[d], {}};
-    for (int64_t k = 0; k < w[d + 2]; ++k) axes[d].offsets.push_back(k * dilations[d] - pads[d]);
-  }
-  conv.images = x.sizes[0];
-  conv.groups = attrs.integer("group");
-  conv.channels = w[1];
-  conv.outputs = w[0] / conv.groups;
-  conv.patches = PatchShape(std::move(axes));
-  conv.weights = weights_of(w);
-  if (conv.inner() > 0) conv.image = GroupedImage(conv.patches);
-  conv.scales = facts.node().op == "ConvIntegerToFloat";
-  conv.unsigned_x = facts.inputs[0].dtype == DType::UInt8;
-  const DType w_type = conv.packed ? attrs.dtype("w_type") : facts.inputs[1].dtype;
-  conv.signed_w = w_type == DType::Int8;
-  return conv;
-}
-
 std::shared_ptr<const void> prepare(const StepFacts& facts) {
-  return std::make_shared<const IntegerConv>(conv_of(facts));
+  return std::make_shared<const PlanarConv>(facts);
 }
 
 constexpr int64_t kAlignment = 64;
@@ -79,9 +42,9 @@ int64_t aligned(int64_t bytes) { return ceil_div(bytes, kAlignment) * kAlignment
 
 // Weights that are not packed, and the images.
 size_t workspace_bytes(const StepFacts& facts) {
-  const IntegerConv conv = conv_of(facts);
+  const PlanarConv conv(facts);
   const int64_t image = conv.images * conv.groups * conv.image.pixels();
-  if (conv.depthwise()) return static_cast<size_t>(image + ChannelWindows<int8_t>::kBeyond);
+  if (conv.depthwise()) return static_cast<size_t>(image + ChannelWindows::kBytesBehind);
   return static_cast<size_t>(aligned(PackedRows::scratch_bytes(conv.weights)) +
                              (conv.packed ? 0 : aligned(conv.weights.bytes())) +
                              image * conv.weights.padded_channels());
@@ -91,25 +54,22 @@ Reason unsupported(const StepFacts& facts) {
   const Sizes& x = facts.inputs[0].layout.sizes;  // none before a plan
   if (x.size() > kMostSpatial + 2)
     return str("it takes at most ", kMostSpatial, " spatial dimensions");
-  if (!x.empty() && conv_of(facts).image.pixels() > std::numeric_limits<int32_t>::max())
+  if (!x.empty() && PlanarConv(facts).image.pixels() > std::numeric_limits<int32_t>::max())
     return "the image has more than 2^31 pixels";
+  if (is_marked_channels_last(facts) && facts.node().attrs.has("w_dims"))
+    return "the weights are packed for a channels-last image";
   return other_copy_runs(facts);
 }
 
-/// Operands beside x and w, by the step's op.
-struct Places {
-  int x_zero = 2, w_zero = 3, x_scale = -1, w_scale = -1, bias = -1, y_scale = -1, y_zero = -1;
-  explicit Places(const IntegerConv& conv) {
-    if (!conv.scales) return;
-    std::tie(x_scale, w_scale, x_zero, w_zero, bias, y_scale, y_zero) =
-        std::tuple(2, 3, 4, 5, 6, 7, 8);
-  }
-};
+Reason cannot_pack(const StepFacts& facts) {
+  if (is_marked_channels_last(facts)) return "the weights are for a channels-last image";
+  return other_copy_runs(facts);
+}
 
 /// Zero points, and what becomes of the sums.
 class Finish {
  public:
-  Finish(const KernelArgs& args, const IntegerConv& conv, const Places& places)
+  Finish(const KernelArgs& args, const PlanarConv& conv, const IntegerConvPlaces& places)
       : x_zero_(args, places.x_zero),
         w_zero_(args, places.w_zero),
         x_scale_(args, places.x_scale),
@@ -129,20 +89,13 @@ class Finish {
       std::copy_n(sums, count, static_cast<int32_t*>(sums_) + at);
       return;
     }
-    float real[kRowChunk];
-    const float factor = x_scale_.number(0) * (w_scale_ ? w_scale_.number(channel) : 1.0f);
-    const uint32_t integer = bias_.is_integer() ? bias_.integer(channel) : 0;
-    const float bias = bias_ && !bias_.is_integer() ? bias_.number(channel) : 0.0f;
-    const bool adds = bias_ && !bias_.is_integer();
-    ORTM_SIMD
-    for (int64_t j = 0; j < count; ++j)
-      real[j] = static_cast<float>(static_cast<int32_t>(static_cast<uint32_t>(sums[j]) + integer)) *
-                factor;
-    if (adds) {  // -0 + 0 is another zero
-      ORTM_SIMD
-      for (int64_t j = 0; j < count; ++j) real[j] += bias;
-    }
-    results_.write(at, count, real);
+    const FloatVec factor(x_scale_.number(0) * (w_scale_ ? w_scale_.number(channel) : 1.0f));
+    const IntLanes integers =
+        static_cast<int32_t>(bias_.is_integer() ? bias_.integer(channel) : 0) - IntLanes{};
+    const auto scaled = [&](int64_t j) { return floats_of(sums + j, integers) * factor; };
+    if (!bias_ || bias_.is_integer()) return results_.write(at, count, scaled);
+    const FloatVec bias(bias_.number(channel));  // not always: -0 + 0 is another zero
+    results_.write(at, count, [&](int64_t j) { return scaled(j) + bias; });
   }
 
  private:
@@ -158,7 +111,7 @@ struct Signs {
   int32_t shift_x = 0, shift_w = 0;  // what it adds to their numbers
   bool any_w_zero = false;           // zero points of w are not all 0 then
 
-  Signs(const IntegerConv& conv, const Finish& finish, bool w_is_signed) {
+  Signs(const PlanarConv& conv, const Finish& finish, bool w_is_signed) {
     if (conv.unsigned_x != w_is_signed) {
       flip_x = kSignBit;
       shift_x = w_is_signed ? kSignBit : -kSignBit;
@@ -186,7 +139,7 @@ class WindowProduct {
   using Product = IntegerProduct<Dot>;
   using Tile = IntegerTile<Dot>;
 
-  WindowProduct(const Finish& finish, const IntegerConv& conv, const Signs& signs,
+  WindowProduct(const Finish& finish, const PlanarConv& conv, const Signs& signs,
                 const PackedRows& rows, const Part& part)
       : finish_(finish),
         conv_(conv),
@@ -264,7 +217,7 @@ class WindowProduct {
   }
 
   const Finish& finish_;
-  const IntegerConv& conv_;
+  const PlanarConv& conv_;
   const Signs& signs_;
   const PackedRows& rows_;
   const Part& part_;
@@ -272,13 +225,14 @@ class WindowProduct {
 };
 
 // --- depthwise -----------------------------------------------------------------------------------
-template <class X>
-void convolve_depthwise(const Finish& finish, const IntegerConv& conv, const Part& part,
+void convolve_depthwise(const Finish& finish, const PlanarConv& conv, const Part& part,
                         const uint8_t* weights, int64_t begin, int64_t end) {
   const PatchShape& s = conv.patches;
   const int64_t chunk = pixel_chunk(s), chunks = ceil_div(s.pixels, chunk);
-  ChannelWindows<X> windows(conv.image, s);
-  int32_t factors[kRowChunk], sums[kRowChunk + ChannelWindows<X>::kStep];
+  ChannelWindows windows(conv.image, s);
+  int32_t factors[kRowChunk], sums[kRowChunk + ChannelWindows::kSumsBehind];
+  const int32_t x_zero = finish.x_zero() + (conv.unsigned_x ? 0 : kSignBit);
+  const auto* pixels = reinterpret_cast<const uint8_t*>(part.x);
   int64_t known = -1;
   for (int64_t unit = begin; unit < end; ++unit) {
     const int64_t output = unit / chunks, first = unit % chunks * chunk;
@@ -289,9 +243,9 @@ void convolve_depthwise(const Finish& finish, const IntegerConv& conv, const Par
       const uint8_t* w = weights + channel * s.places;
       for (int64_t k = 0; k < s.places; ++k)
         factors[k] = (conv.signed_w ? static_cast<int8_t>(w[k]) : int32_t{w[k]}) - zw;
-      windows.take_weights(factors, finish.x_zero());
+      windows.take_weights(factors, x_zero);
     }
-    windows.sum(part.x, first, count, sums);
+    windows.sum(pixels, first, count, sums);
     finish.write(part.plane + output, channel, first, count, sums);
   }
 }
@@ -299,14 +253,13 @@ void convolve_depthwise(const Finish& finish, const IntegerConv& conv, const Par
 // --- the kernel ----------------------------------------------------------------------------------
 class ConvRun {
  public:
-  ConvRun(const KernelArgs& args, const IntegerConv& conv)
-      : args_(args), conv_(conv), finish_(args, conv, Places(conv)) {}
+  ConvRun(const KernelArgs& args, const PlanarConv& conv)
+      : args_(args), conv_(conv), finish_(args, conv, IntegerConvPlaces(conv)) {}
 
   void run() const {
     const PatchShape& s = conv_.patches;
     if (conv_.images * conv_.groups * conv_.outputs * s.pixels == 0) return;
-    if (conv_.depthwise())
-      return conv_.unsigned_x ? convolve_channels<uint8_t>() : convolve_channels<int8_t>();
+    if (conv_.depthwise()) return convolve_channels();
     auto* memory = static_cast<std::byte*>(args_.workspace);
     void* scratch = memory;
     memory += aligned(PackedRows::scratch_bytes(conv_.weights));
@@ -333,15 +286,14 @@ class ConvRun {
     return args_.in[0].as<int8_t>() + i * conv_.channels * conv_.patches.in_pixels;
   }
 
-  template <class X>
   void convolve_channels() const {
     auto* images = static_cast<int8_t*>(args_.workspace);
-    group_channels<1>(0, images);
+    group_channels<1>(conv_.unsigned_x ? 0 : kSignBit, images);
     const int64_t units =
         conv_.outputs * ceil_div(conv_.patches.pixels, pixel_chunk(conv_.patches));
     for_each_part(units, images, conv_.image.pixels(),
                   [&](const Part& part, int64_t begin, int64_t end) {
-                    convolve_depthwise<X>(finish_, conv_, part, weights(), begin, end);
+                    convolve_depthwise(finish_, conv_, part, weights(), begin, end);
                   });
   }
 
@@ -402,22 +354,22 @@ class ConvRun {
   }
 
   const KernelArgs& args_;
-  const IntegerConv& conv_;
+  const PlanarConv& conv_;
   Finish finish_;
 };
 
 void conv_integer(const KernelArgs& args) {
-  ConvRun(args, *static_cast<const IntegerConv*>(args.prepared)).run();
+  ConvRun(args, *static_cast<const PlanarConv*>(args.prepared)).run();
 }
 
 size_t packing_workspace_bytes(const StepFacts& facts) {
   const Sizes& w = facts.inputs[0].layout.sizes;
-  return static_cast<size_t>(PackedRows::scratch_bytes(weights_of(w)));
+  return static_cast<size_t>(PackedRows::scratch_bytes(integer_weights_of(w)));
 }
 
 void pack_weights(const KernelArgs& args) {
   const TensorView& w = args.in[0];
-  PackedRows rows(weights_of(args.facts.inputs[0].layout.sizes),
+  PackedRows rows(integer_weights_of(args.facts.inputs[0].layout.sizes),
                   static_cast<std::byte*>(args.out[0].data), args.workspace);
   rows.pack(args.context, w.as<uint8_t>(), w.dtype == DType::Int8);
 }
@@ -439,7 +391,7 @@ REGISTER_CPU_KERNEL({.op = "PackIntegerConvWeights",
                      .name = "pack_integer_conv_weights_cpu",
                      .dtypes = {DType::Int8, DType::UInt8},
                      .run = pack_weights,
-                     .unsupported = other_copy_runs,
+                     .unsupported = cannot_pack,
                      .workspace_bytes = packing_workspace_bytes,
                      .priority = kIntegerPriority});
 

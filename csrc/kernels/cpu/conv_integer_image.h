@@ -51,6 +51,11 @@ class GroupedImage {
   template <int64_t kGroup>
   void write(const int8_t* planes, int64_t count, int64_t in_pixels, int8_t flip, int8_t beside,
              int8_t* to) const {
+    if (pixels_ == in_pixels) {  // nothing lies around it
+      const int8_t* from[kGroup];
+      for (int64_t g = 0; g < kGroup; ++g) from[g] = planes + (g < count ? g * in_pixels : 0);
+      return interleave<kGroup>(from, count, in_pixels, flip, to);
+    }
     const Axis& last = axes_.back();
     const int64_t behind = last.whole - last.before - last.in;
     for (const int64_t source : sources_) {
@@ -101,8 +106,9 @@ class GroupedImage {
       if (pixels > 0) to[0] = to[pixels - 1] = beside;
       return to + pixels;
     }
-    for (int64_t i = 0; i < pixels; ++i)
-      for (int64_t g = 0; g < kGroup; ++g) *to++ = g < count ? beside : int8_t{0};
+    int8_t pixel[kGroup];
+    for (int64_t g = 0; g < kGroup; ++g) pixel[g] = g < count ? beside : int8_t{0};
+    for (int64_t i = 0; i < pixels; ++i, to += kGroup) std::memcpy(to, pixel, kGroup);
     return to;
   }
 
@@ -110,39 +116,63 @@ class GroupedImage {
   static void interleave(const int8_t* const (&from)[kGroup], int64_t count, int64_t pixels,
                          int8_t flip, int8_t* to) {
     int64_t i = 0;
-    if (kGroup == 1 && flip == 0) {
-      std::memcpy(to, from[0], static_cast<size_t>(pixels));
+    if constexpr (kGroup == 1) {
+      if (flip == 0) {
+        std::memcpy(to, from[0], static_cast<size_t>(pixels));
+      } else {
+        const int8_t* plane = from[0];
+        ORTM_SIMD
+        for (int64_t p = 0; p < pixels; ++p) to[p] = static_cast<int8_t>(plane[p] ^ flip);
+      }
       return;
     }
 #if defined(__AVX2__)
     if constexpr (kGroup > 1) {
-      const __m128i flips = _mm_set1_epi8(flip);
-      const auto load = [&](int64_t g) {
-        if (g >= count) return _mm_setzero_si128();
-        return _mm_xor_si128(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from[g] + i)), flips);
-      };
-      for (; i + 16 <= pixels; i += 16) {
-        const __m128i a = load(0), b = load(1);
-        const __m128i low = _mm_unpacklo_epi8(a, b), high = _mm_unpackhi_epi8(a, b);
-        auto* at = reinterpret_cast<__m128i*>(to + i * kGroup);
-        if constexpr (kGroup == 2) {
-          _mm_storeu_si128(at, low);
-          _mm_storeu_si128(at + 1, high);
-          continue;
+      // The last vector of a line begins where it ends with the line.
+      const auto interleave_all = [&](auto width) {
+        constexpr int64_t kWidth = decltype(width)::value;
+        for (; i < pixels; i += kWidth) {
+          i = std::min(i, pixels - kWidth);
+          interleave_vector<kGroup, kWidth>(from, i, count, flip, to + i * kGroup);
         }
-        const __m128i c = load(kGroup - 2), d = load(kGroup - 1);
-        const __m128i low2 = _mm_unpacklo_epi8(c, d), high2 = _mm_unpackhi_epi8(c, d);
-        _mm_storeu_si128(at, _mm_unpacklo_epi16(low, low2));
-        _mm_storeu_si128(at + 1, _mm_unpackhi_epi16(low, low2));
-        _mm_storeu_si128(at + 2, _mm_unpacklo_epi16(high, high2));
-        _mm_storeu_si128(at + 3, _mm_unpackhi_epi16(high, high2));
-      }
+      };
+      if (pixels >= 16) return interleave_all(std::integral_constant<int64_t, 16>());
+      if (pixels >= 8) return interleave_all(std::integral_constant<int64_t, 8>());
+      if (pixels >= 4) return interleave_all(std::integral_constant<int64_t, 4>());
     }
 #endif
     for (; i < pixels; ++i)
       for (int64_t g = 0; g < kGroup; ++g)
         to[i * kGroup + g] = g < count ? static_cast<int8_t>(from[g][i] ^ flip) : int8_t{0};
   }
+
+#if defined(__AVX2__)
+  /// Pixels [i, i + kWidth); kWidth: 16, 8 or 4.
+  template <int64_t kGroup, int64_t kWidth>
+  static void interleave_vector(const int8_t* const (&from)[kGroup], int64_t i, int64_t count,
+                                int8_t flip, int8_t* to) {
+    const auto load = [&](int64_t g) {
+      __m128i pixels = _mm_setzero_si128();
+      if (g >= count) return pixels;
+      std::memcpy(&pixels, from[g] + i, kWidth);
+      return _mm_xor_si128(pixels, _mm_set1_epi8(flip));
+    };
+    __m128i vectors[kGroup];
+    const __m128i a = load(0), b = load(1);
+    vectors[0] = _mm_unpacklo_epi8(a, b);
+    vectors[1] = _mm_unpackhi_epi8(a, b);
+    if constexpr (kGroup == 4) {
+      const __m128i c = load(2), d = load(3);
+      const __m128i low = vectors[0], high = vectors[1];
+      const __m128i low2 = _mm_unpacklo_epi8(c, d), high2 = _mm_unpackhi_epi8(c, d);
+      vectors[0] = _mm_unpacklo_epi16(low, low2);
+      vectors[1] = _mm_unpackhi_epi16(low, low2);
+      vectors[2] = _mm_unpacklo_epi16(high, high2);
+      vectors[3] = _mm_unpackhi_epi16(high, high2);
+    }
+    std::memcpy(to, vectors, kWidth * kGroup);
+  }
+#endif
 
   std::vector<Axis> axes_;
   std::vector<int64_t> places_;

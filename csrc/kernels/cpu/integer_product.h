@@ -111,6 +111,8 @@ struct IntegerTile {
     const auto multiply_tiles = [&](Multiply function, int64_t vectors) {
       const int64_t columns = vectors * kLanes;
       for (int64_t column = 0; column < width; column += columns) {
+        if (kLanes == kIntegerPanel && vectors == 2 && width - column <= kLanes)
+          function = functions.one_vector;
         const int8_t* panel =
             panels + column / kIntegerPanel * panel_stride + column % kIntegerPanel * Dot::kGroup;
         // Where a tile is wider than a panel, the last one may have no neighbour.
@@ -132,7 +134,7 @@ struct IntegerTile {
   using Multiply = void (*)(const Left* left, const int8_t* right, int64_t panel_stride,
                             int64_t groups, int32_t* sums, int64_t sums_stride, bool adds);
   struct Functions {
-    Multiply two_vectors, four_vectors;  // four of few rows only
+    Multiply one_vector, two_vectors, four_vectors;  // one of whole panels, four of few rows only
   };
 
   template <int kRows, int kVectors>
@@ -188,7 +190,8 @@ struct IntegerTile {
   static const Functions& of_rows(int64_t rows) {
     static constexpr auto kFunctions = []<int... i>(std::integer_sequence<int, i...>) {
       return std::array<Functions, sizeof...(i)>{
-          Functions{&multiply_tile<i + 1, 2>, &multiply_tile<std::min(i + 1, kFewRows), 4>}...};
+          Functions{&multiply_tile < i + 1, kLanes == kIntegerPanel ? 1 : 2 >,
+                    &multiply_tile<i + 1, 2>, &multiply_tile<std::min(i + 1, kFewRows), 4>}...};
     }
     (std::make_integer_sequence<int, kMostRows>());
     return kFunctions[static_cast<size_t>(rows - 1)];
@@ -282,12 +285,15 @@ class IntegerProduct {
   static constexpr int64_t kMostInner = Tile::kMostInner;
   static constexpr int64_t kMostColumns = 256;
 
-  IntegerProduct(int64_t rows, int64_t columns, int64_t inner)
+  /// `most_bytes`: of the sums of a unit, where all of the inner dimension is multiplied at once.
+  IntegerProduct(int64_t rows, int64_t columns, int64_t inner, int64_t most_bytes = kSumBytes)
       : rows_(rows), columns_(columns), inner_(inner), tiles_(ceil_div(rows, Tile::kMostRows)) {
     piece_ = piece_of(inner);
     block_ = equal_part(columns, kMostColumns, Tile::kColumns);
     blocks_ = ceil_div(columns, block_);
-    groups_ = ceil_div(tiles_, kMostTiles);
+    const int64_t tile_bytes = Tile::kMostRows * block_ * static_cast<int64_t>(sizeof(int32_t));
+    const int64_t most = inner > piece_ ? kMostTiles : most_bytes / tile_bytes;
+    groups_ = ceil_div(tiles_, std::clamp<int64_t>(most, 1, kMostTiles));
   }
 
   int64_t units() const { return groups_ * blocks_; }
@@ -335,6 +341,7 @@ class IntegerProduct {
 
  private:
   static constexpr int64_t kMostTiles = 126 / Tile::kMostRows;
+  static constexpr int64_t kSumBytes = kMostTiles * Tile::kMostRows * kMostColumns * 4;
 
   /// `size` in the fewest parts of at most `most`, all but the last equal, of whole units.
   static constexpr int64_t equal_part(int64_t size, int64_t most, int64_t unit) {

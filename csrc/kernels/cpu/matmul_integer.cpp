@@ -4,7 +4,7 @@
 // where column and row are the sums of b's columns and of a's rows.
 #include "kernels/cpu/integer_copies.h"
 #include "kernels/cpu/integer_finish.h"
-#include "kernels/cpu/integer_rests.h"
+#include "kernels/cpu/integer_matrix.h"
 #include "kernels/matmul_problem.h"
 
 namespace ortmodule {
@@ -232,25 +232,25 @@ class Run {
 
   void store_scaled(int64_t rows, int64_t column, int64_t columns, int32_t* sums, int64_t stride,
                     int64_t at) const {
-    float factors[Product::kMostColumns], real[Product::kMostColumns];
-    for (int64_t j = 0; j < columns; ++j)
-      factors[j] = a_scale_.number(0) * (b_scale_ ? b_scale_.number(column + j) : p_.b_number);
+    float factors[Product::kMostColumns], biases[Product::kMostColumns];
+    int32_t integers[Product::kMostColumns] = {};
     const bool adds_integers = bias_ && bias_.is_integer(), adds_floats = bias_ && !adds_integers;
+    for (int64_t j = 0; j < columns; ++j) {
+      factors[j] = a_scale_.number(0) * (b_scale_ ? b_scale_.number(column + j) : p_.b_number);
+      if (adds_integers) integers[j] = static_cast<int32_t>(bias_.integer(column + j));
+      if (adds_floats) biases[j] = bias_.number(column + j);
+    }
     for (int64_t r = 0; r < rows; ++r, sums += stride, at += p_.product.columns) {
-      if (adds_integers)
-        for (int64_t j = 0; j < columns; ++j)
-          sums[j] =
-              static_cast<int32_t>(static_cast<uint32_t>(sums[j]) + bias_.integer(column + j));
-      if (adds_floats) {
-        const float* bias = static_cast<const float*>(bias_.data) + column;
-        ORTM_SIMD
-        for (int64_t j = 0; j < columns; ++j)
-          real[j] = static_cast<float>(sums[j]) * factors[j] + bias[j];
-      } else {
-        ORTM_SIMD
-        for (int64_t j = 0; j < columns; ++j) real[j] = static_cast<float>(sums[j]) * factors[j];
-      }
-      results_.write(at, columns, real);
+      const auto scaled = [&](int64_t j) {
+        IntLanes added;
+        std::memcpy(&added, integers + j, sizeof(added));
+        return floats_of(sums + j, added) * FloatVec::load(factors + j);
+      };
+      if (adds_floats)
+        results_.write(at, columns,
+                       [&](int64_t j) { return scaled(j) + FloatVec::load(biases + j); });
+      else
+        results_.write(at, columns, scaled);
     }
   }
 
@@ -299,40 +299,12 @@ void run(const KernelArgs& args) {
   Run(args, *static_cast<const IntegerProblem*>(args.prepared)).run();
 }
 
-template <class Dot>
-void pack_panels(const KernelArgs& args) {
-  const TensorView& b = args.in[0];
-  const int64_t inner = b.sizes[0], columns = b.sizes[1];
-  const auto flip = static_cast<int8_t>(b.dtype == DType::UInt8 ? kSignBit : 0);
-  auto* to = args.out[0].as<int8_t>();
-  const int64_t padded = padded_inner(inner);
-  const StridedMatrix<const int8_t> from{b.as<int8_t>(), inner, columns, b.strides[0],
-                                         b.strides[1]};
-  const int64_t panels = padded_columns(columns) / kIntegerPanel;
-  auto* sums = reinterpret_cast<int32_t*>(to + panels * kIntegerPanel * padded);
-  std::fill_n(sums, panels * kIntegerPanel, 0);
-  parallel_ranges(
-      args.context, panels, grain_for(padded * kIntegerPanel), [&](int64_t begin, int64_t end) {
-        const int64_t column = begin * kIntegerPanel;
-        const StridedMatrix<const int8_t> part{from.data + column * from.column_stride, inner,
-                                               std::min(columns, end * kIntegerPanel) - column,
-                                               from.row_stride, from.column_stride};
-        pack_integer_panels<Dot>(part, flip, padded, to + column * padded);
-        add_integer_columns(part, flip, sums + column);
-      });
-}
-
 void pack(const KernelArgs& args) {
-#if defined(ORTM_INTEGER_RESTS)
-  const int64_t inner = args.in[0].sizes[0], columns = args.in[0].sizes[1];
-  auto* packed = args.out[0].as<int8_t>();
-  const int64_t piece = Product::piece_of(inner);
-  pack_panels<PairsDot>(args);
-  if (take_rests<2>(args.context, packed, inner, columns, piece) ||
-      take_rests<1>(args.context, packed, inner, columns, piece))
-    return;
-#endif
-  pack_panels<IntegerDot>(args);
+  const TensorView& b = args.in[0];
+  const auto flip = static_cast<int8_t>(b.dtype == DType::UInt8 ? kSignBit : 0);
+  pack_integer_matrix(args.context,
+                      {b.as<int8_t>(), b.sizes[0], b.sizes[1], b.strides[0], b.strides[1]}, flip,
+                      args.out[0].as<int8_t>());
 }
 
 KernelDef product_kernel(std::string_view op, std::string_view name, LayoutRule layout) {

@@ -53,6 +53,12 @@ Values packed_operands(const Node& node, Value* panels) {
   return {in(0), panels, in(2), in(3), in(4), in(5), in(6), in(7), in(8)};
 }
 
+/// Convolutions that read the same packed weights.
+bool packs_alike(const Node& a, const Node& b) {
+  return is_convolution_of_integers(a) && a.attrs.dim("group") == b.attrs.dim("group") &&
+         a.attrs.integer("channels_last", 0) == b.attrs.integer("channels_last", 0);
+}
+
 Reason cannot_pack_windows(const WeightValues& weights, const Node& node) {
   const Value& w = *node.input(1);
   if (node.attrs.has("w_dims")) return "the weights are packed";
@@ -64,10 +70,13 @@ Reason cannot_pack_windows(const WeightValues& weights, const Node& node) {
   if (!weights.contains(&w)) return "the weights are not constant";
   if (dims[1].value() == 1 && dims[0].value() / group.value() <= 3)
     return "each channel makes few outputs";
-  if (!is_read_only_by(w, is_convolution_of_integers)) return "the weights have other readers";
+  if (!is_read_only_by(w, [&](const Node& reader) { return packs_alike(reader, node); }))
+    return "the weights have other readers";
   const int64_t places = product({dims.begin() + 2, dims.end()}).value();
   const IntegerConvWeights sizes{dims[0].value(), dims[1].value(), places};
-  if (sizes.bytes() > sizes.most_bytes()) return "packed, the weights take more memory";
+  const bool last = node.attrs.integer("channels_last", 0) != 0;
+  const int64_t bytes = last ? sizes.matrix_bytes(group.value()) : sizes.bytes();
+  if (bytes > sizes.most_bytes()) return "packed, the weights take more memory";
   return {};
 }
 
@@ -86,7 +95,9 @@ bool pack_windows(Graph& graph, PassContext& context, const WeightValues& weight
     if (!context.take()) break;
     if (!there) {
       Graph::Inserting here(graph, node);
-      there = emit(graph, "PackIntegerConvWeights", {w});
+      there = emit(graph, "PackIntegerConvWeights", {w},
+                   {{"group", node->attrs.integer("group")},
+                    {"channels_last", node->attrs.integer("channels_last", 0)}});
     }
     node->attrs.set("w_dims", w->dims);
     node->attrs.set("w_type", w->dtype);

@@ -31,8 +31,22 @@ bool lies_both_ways(const Value& value) {
   return one_pixel || is_constant(value.dims[1], 1);
 }
 
-/// Our kernel of channels-last images takes float32, oneDNN's all types but float64.
+/// Of integers, with as many outputs for each channel as the kernels are made for.
+bool is_integer_convolution(const Node& node) {
+  if (node.op != "ConvInteger" && node.op != "ConvIntegerToFloat") return false;
+  constexpr int64_t kFewOutputs = 8;
+  const Dims& w = node.input(1)->dims;
+  const DimExpr group = node.attrs.dim("group");
+  if (w.size() != 4 || !w[0].is_constant() || !w[1].is_constant() || !group.is_constant())
+    return false;
+  const int64_t outputs = w[0].value() / std::max<int64_t>(group.value(), 1);
+  const bool by_channel = outputs == 1 && w[1].value() == 1;
+  return by_channel || outputs >= kFewOutputs;
+}
+
+/// Our kernels of channels-last images take float32 and bytes, oneDNN's all types but float64.
 bool is_convolution(const Node& node, bool ours) {
+  if (ours && is_integer_convolution(node)) return true;
   const bool convolves = node.op == "Conv" || node.op == "ConvTranspose" || node.op == "FusedConv";
   const DType dtype = convolves ? node.input(0)->dtype : DType::Undefined;
   return convolves && node.input(0)->rank() == 4 &&

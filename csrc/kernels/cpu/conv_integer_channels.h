@@ -1,0 +1,150 @@
+// Integer convolutions of single channels in a channels-last image: sums of an output pixel for
+// many channels at once, two places of the window at a time, or four with AVX-512 VNNI.
+#pragma once
+
+#include <cstring>
+#include <vector>
+
+#include "kernels/cpu/cpu_kernel.h"
+#include "kernels/cpu/float_vec.h"
+
+namespace ortmodule {
+inline namespace ORTM_ISA {
+
+/// Sums of w x for the channels of a pixel. w has its zero point taken off; x is xor `flip`, as
+/// unsigned ones.
+class ChannelSums {
+ public:
+  /// Channels whose sums are written at once.
+  static constexpr int64_t kMostChannels = 64;
+
+  /// `weights`: [channels, places].
+  ChannelSums(const std::vector<int32_t>& weights, int64_t channels, int64_t places, uint8_t flip)
+      : channels_(channels), flip_(flip) {
+    block_ = std::min<int64_t>(channels, 16);
+#if defined(__AVX512VNNI__)
+    const bool are_bytes = std::all_of(weights.begin(), weights.end(),
+                                       [](int32_t w) { return w == static_cast<int8_t>(w); });
+    if (channels >= kMostChannels && are_bytes) block_ = kMostChannels;
+#endif
+    const int64_t together = block_ == kMostChannels ? 4 : 2;
+    groups_ = ceil_div(places, together);
+    places_ = groups_ * together;
+    const int64_t count = block_ == kMostChannels ? blocks() * block_ : channels;
+    fours_.resize(static_cast<size_t>(block_ == kMostChannels ? count * places_ : 0));
+    pairs_.resize(static_cast<size_t>(block_ == kMostChannels ? 0 : count * places_));
+    for (int64_t place = 0; place < places; ++place) {
+      const auto weight = [&](int64_t c) {
+        return weights[static_cast<size_t>(c * places + place)];
+      };
+      if (block_ == kMostChannels)
+        for (int64_t i = 0; i < count; ++i)
+          fours_[four_at(i, place)] =
+              static_cast<int8_t>(weight(first_of(i / block_) + i % block_));
+      else
+        for (int64_t c = 0; c < channels; ++c)
+          pairs_[static_cast<size_t>((place / 2 * channels + c) * 2 + place % 2)] =
+              static_cast<int16_t>(weight(c));
+    }
+  }
+
+  /// Places of windows, some of which have no weight.
+  int64_t places() const { return places_; }
+  int64_t blocks() const { return ceil_div(channels_, block_); }
+  /// The channels of a block are [first_of(block), first_of(block) + width()); the last one may
+  /// begin within the one before it.
+  int64_t first_of(int64_t block) const { return std::min(block * block_, channels_ - block_); }
+  int64_t width() const { return block_; }
+
+  /// The sums of a block. `pixels`: for each of places() where its channels begin.
+  void sum(int64_t block, const uint8_t* const* pixels, int32_t* sums) const {
+    const int64_t channel = first_of(block);
+#if defined(__AVX512VNNI__)
+    if (block_ == kMostChannels) return sum_fours(block, pixels, channel, sums);
+#endif
+#if defined(__AVX2__)
+    if (block_ == 16) return sum_pairs(pixels, channel, sums);
+#endif
+    for (int64_t c = channel; c < channel + block_; ++c) {
+      int32_t sum = 0;
+      for (int64_t place = 0; place < places_; ++place)
+        sum += pairs_[static_cast<size_t>((place / 2 * channels_ + c) * 2 + place % 2)] *
+               (pixels[place][c] ^ flip_);
+      *sums++ = sum;
+    }
+  }
+
+ private:
+  /// Where the weight of a place of channel i of the blocks is: 16 bytes are four channels of four
+  /// places, as unpacking the pixels makes them.
+  size_t four_at(int64_t i, int64_t place) const {
+    const int64_t block = i / 64, lane = i % 64 / 16, vector = i % 16 / 4;
+    const int64_t at = ((vector * 4 + lane) * 4 + i % 4) * 4 + place % 4;
+    return static_cast<size_t>((block * groups_ + place / 4) * 256 + at);
+  }
+
+#if defined(__AVX512VNNI__)
+  void sum_fours(int64_t block, const uint8_t* const* pixels, int64_t channel,
+                 int32_t* sums) const {
+    const int8_t* weights = fours_.data() + block * groups_ * 256;
+    const __m512i flips = _mm512_set1_epi8(static_cast<char>(flip_));
+    __m512i of[4] = {};
+    for (int64_t group = 0; group < groups_; ++group, pixels += 4, weights += 256) {
+      const auto load = [&](int i) {
+        return _mm512_xor_si512(_mm512_loadu_si512(pixels[i] + channel), flips);
+      };
+      const __m512i a = load(0), b = load(1), c = load(2), d = load(3);
+      const __m512i low = _mm512_unpacklo_epi8(a, b), high = _mm512_unpackhi_epi8(a, b);
+      const __m512i low2 = _mm512_unpacklo_epi8(c, d), high2 = _mm512_unpackhi_epi8(c, d);
+      const auto add = [&](int v, __m512i fours) {
+        of[v] = _mm512_dpbusd_epi32(of[v], fours, _mm512_loadu_si512(weights + v * 64));
+      };
+      add(0, _mm512_unpacklo_epi16(low, low2));
+      add(1, _mm512_unpackhi_epi16(low, low2));
+      add(2, _mm512_unpacklo_epi16(high, high2));
+      add(3, _mm512_unpackhi_epi16(high, high2));
+    }
+    // Lane l of vector v has the channels from 16 l + 4 v on.
+    constexpr __mmask16 kAll = 0xffff;  // GCC 12 warns of the forms without a mask
+    const __m512i a = _mm512_maskz_shuffle_i32x4(kAll, of[0], of[1], 0x44);
+    const __m512i b = _mm512_maskz_shuffle_i32x4(kAll, of[2], of[3], 0x44);
+    const __m512i c = _mm512_maskz_shuffle_i32x4(kAll, of[0], of[1], 0xee);
+    const __m512i d = _mm512_maskz_shuffle_i32x4(kAll, of[2], of[3], 0xee);
+    _mm512_storeu_si512(sums, _mm512_maskz_shuffle_i32x4(kAll, a, b, 0x88));
+    _mm512_storeu_si512(sums + 16, _mm512_maskz_shuffle_i32x4(kAll, a, b, 0xdd));
+    _mm512_storeu_si512(sums + 32, _mm512_maskz_shuffle_i32x4(kAll, c, d, 0x88));
+    _mm512_storeu_si512(sums + 48, _mm512_maskz_shuffle_i32x4(kAll, c, d, 0xdd));
+  }
+#endif
+
+#if defined(__AVX2__)
+  void sum_pairs(const uint8_t* const* pixels, int64_t channel, int32_t* sums) const {
+    const int16_t* weights = pairs_.data() + channel * 2;
+    const __m128i flips = _mm_set1_epi8(static_cast<char>(flip_));
+    __m256i low = _mm256_setzero_si256(), high = low;
+    for (int64_t group = 0; group < groups_; ++group, pixels += 2, weights += channels_ * 2) {
+      const auto load = [&](int i) {
+        const auto* at = reinterpret_cast<const __m128i*>(pixels[i] + channel);
+        return _mm_xor_si128(_mm_loadu_si128(at), flips);
+      };
+      const __m128i a = load(0), b = load(1);
+      const auto products = [&](__m128i both, const int16_t* pairs) {
+        return _mm256_madd_epi16(_mm256_cvtepu8_epi16(both),
+                                 _mm256_loadu_si256(reinterpret_cast<const __m256i*>(pairs)));
+      };
+      low = _mm256_add_epi32(low, products(_mm_unpacklo_epi8(a, b), weights));
+      high = _mm256_add_epi32(high, products(_mm_unpackhi_epi8(a, b), weights + 16));
+    }
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums), low);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + 8), high);
+  }
+#endif
+
+  int64_t channels_, block_ = 1, groups_ = 0, places_ = 0;
+  uint8_t flip_;
+  std::vector<int16_t> pairs_;  // [groups, channels, 2]
+  std::vector<int8_t> fours_;   // [blocks, groups, four_at()]
+};
+
+}  // namespace ORTM_ISA
+}  // namespace ortmodule
