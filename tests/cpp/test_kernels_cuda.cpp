@@ -50,7 +50,7 @@ std::vector<std::string> cpu_ops() {
         "TreeEnsemble", "ConvInteger", "ConvIntegerToFloat", "DynamicQuantizeLinear",
         "MatMulInteger", "MatMulIntegerToFloat", "MatMulNBits", "PackIntegerMatrix",
         "PackIntegerConvWeights", "PackWeights", "PackedMatMul", "PackedMatMulInteger",
-        "QuantizedLSTMSteps", "WidenedMatMul"})
+        "QuantizedAdd", "QuantizedLSTMSteps", "WidenedMatMul"})
     ops.erase(op);
   return {ops.begin(), ops.end()};
 }

@@ -1,0 +1,51 @@
+// Sums of dequantized tensors that are quantized again, against the definition.
+#include "test_kernels_harness.h"
+
+namespace ortmodule::testing {
+namespace {
+
+Tensor bytes_of(DType dtype, const Sizes& sizes, unsigned seed, const Sizes& strides = {}) {
+  const double low = dtype == DType::Int8 ? -128 : 0;
+  Tensor t = Tensor::random(DType::Float32, sizes, seed, low, low + 255);
+  Tensor bytes(dtype, sizes, strides);
+  for (int64_t i = 0; i < t.count(); ++i) bytes.set(i, std::round(t.get(i)));
+  return bytes;
+}
+
+Tensor number(DType dtype, double value) { return Tensor::of(dtype, {}, {value}); }
+
+// Both layouts, and operands of one each.
+TEST(QuantizedAdd, RoundsTheSumOfRealNumbers) {
+  const Sizes sizes{2, 5, 3, 7}, last{105, 1, 35, 5};
+  for (DType a_type : {DType::UInt8, DType::Int8})
+    for (DType y_type : {DType::UInt8, DType::Int8})
+      for (const auto& [of_a, of_b] : {std::pair(Sizes(), Sizes()), {last, last}, {last, Sizes()}})
+        for (int64_t relu : {0, 1}) {
+          const DType b_type = relu ? DType::Int8 : DType::UInt8;
+          SCOPED_TRACE(str(name_of(a_type), " ", name_of(y_type), " ", relu));
+          Tensor a = bytes_of(a_type, sizes, 1, of_a), b = bytes_of(b_type, sizes, 2, of_b),
+                 y(y_type, sizes, of_a);
+          Tensor a_scale = number(DType::Float32, 0.25), b_scale = number(DType::Float32, 0.031),
+                 y_scale = number(DType::Float32, 0.5), a_zero = number(a_type, 7),
+                 y_zero = number(y_type, 3);
+          std::vector<double> wanted;
+          for (int64_t i = 0; i < a.count(); ++i) {
+            float sum = (static_cast<float>(a.get(i)) - 7.0f) * 0.25f +
+                        static_cast<float>(b.get(i)) * 0.031f;
+            if (relu) sum = std::max(sum, 0.0f);
+            const double low = y_type == DType::Int8 ? -128 : 0;
+            wanted.push_back(std::clamp(double{std::nearbyint(sum / 0.5f)} + 3, low, low + 255));
+          }
+          run_all_kernels(
+              "QuantizedAdd",
+              facts_of({node_of("QuantizedAdd", {{"relu", relu}},
+                                {&a, &b, &a_scale, &b_scale, &a_zero, nullptr, &y_scale, &y_zero},
+                                {&y})},
+                       {&a, &b, &a_scale, &b_scale, &a_zero, nullptr, &y_scale, &y_zero}, {&y}),
+              {&a, &b, &a_scale, &b_scale, &a_zero, nullptr, &y_scale, &y_zero}, {&y},
+              [&] { ASSERT_EQ(y.values(), wanted); });
+        }
+}
+
+}  // namespace
+}  // namespace ortmodule::testing
