@@ -9,39 +9,60 @@
 namespace ortmodule {
 namespace {
 
+/// Checks operands `i`, `scale` and `zero`: bytes, one number, and one of their type or none.
+void check_term(InferContext& c, size_t i, size_t scale, size_t zero) {
+  const Value &q = c.input(i), &number = c.input(scale);
+  if (!is_byte(q.dtype) || !may_equal(q.dims, c.input(0).dims))
+    c.fail(str("what is dequantized must be i8 or u8 and have the same sizes, but found ",
+               name_of(q.dtype), dims_text(q.dims)));
+  if (number.dtype != DType::Float32 || product(number.dims) != DimExpr(1))
+    c.fail("a scale must be one f32");
+  if (c.has_input(zero) &&
+      (c.input(zero).dtype != q.dtype || product(c.input(zero).dims) != DimExpr(1)))
+    c.fail(str("a zero point must be one ", name_of(q.dtype)));
+}
+
+/// Appends lines that dequantize operand `name`; returns the name of the result.
+std::string add_dequantized(const std::string& name, bool has_zero, std::string& lines) {
+  lines += str("  wide_", name, " = Cast<to=f32> (", name, ")\n");
+  std::string centred = "wide_" + name;
+  if (has_zero) {
+    lines += str("  point_", name, " = Cast<to=f32> (", name, "_zero)\n  centred_", name,
+                 " = Sub (wide_", name, ", point_", name, ")\n");
+    centred = "centred_" + name;
+  }
+  lines += str("  real_", name, " = Mul (", centred, ", ", name, "_scale)\n");
+  return "real_" + name;
+}
+
 // a, b, a_scale, b_scale, a_zero, b_zero, y_scale, y_zero
 void infer_quantized_add(InferContext& c) {
-  for (size_t i = 0; i < 2; ++i) {
-    const Value &q = c.input(i), &scale = c.input(i + 2);
-    if (!is_byte(q.dtype) || !may_equal(q.dims, c.input(0).dims))
-      c.fail(str("a and b must be i8 or u8 of the same sizes, but found ", name_of(q.dtype),
-                 dims_text(q.dims)));
-    if (scale.dtype != DType::Float32 || product(scale.dims) != DimExpr(1))
-      c.fail("a scale must be one f32");
-    if (c.has_input(i + 4) &&
-        (c.input(i + 4).dtype != q.dtype || product(c.input(i + 4).dims) != DimExpr(1)))
-      c.fail(str("a zero point must be one ", name_of(q.dtype)));
-  }
+  check_term(c, 0, 2, 4);
+  check_term(c, 1, 3, 5);
   c.set(0, requantized_type(c, 6), c.input(0).dims);
 }
 
 std::string quantized_add_body(const Node& node) {
   std::string lines;
-  for (size_t i = 0; i < 2; ++i) {
-    const std::string name = i == 0 ? "a" : "b";
-    lines += str("  wide_", name, " = Cast<to=f32> (", name, ")\n");
-    std::string centred = "wide_" + name;
-    if (node.input(i + 4)) {
-      lines += str("  point_", name, " = Cast<to=f32> (", name, "_zero)\n  centred_", name,
-                   " = Sub (wide_", name, ", point_", name, ")\n");
-      centred = "centred_" + name;
-    }
-    lines += str("  real_", name, " = Mul (", centred, ", ", name, "_scale)\n");
-  }
-  lines += "  sum = Add (real_a, real_b)\n";
+  const std::string a = add_dequantized("a", node.input(4), lines),
+                    b = add_dequantized("b", node.input(5), lines);
+  lines += str("  sum = Add (", a, ", ", b, ")\n");
   const std::string y = add_requantized(node, "sum", 6, lines);
   return str("quantized_add (a, b, a_scale, b_scale, a_zero, b_zero, y_scale, y_zero) => (", y,
              ") {\n", lines, "}");
+}
+
+// x, x_scale, x_zero, y_scale, y_zero
+void infer_requantize(InferContext& c) {
+  check_term(c, 0, 1, 2);
+  c.set(0, requantized_type(c, 3), c.input(0).dims);
+}
+
+std::string requantize_body(const Node& node) {
+  std::string lines;
+  const std::string x = add_dequantized("x", node.input(2), lines);
+  const std::string y = add_requantized(node, x, 3, lines);
+  return str("requantize (x, x_scale, x_zero, y_scale, y_zero) => (", y, ") {\n", lines, "}");
 }
 
 REGISTER_OP(QuantizedAdd,
@@ -54,7 +75,16 @@ REGISTER_OP(QuantizedAdd,
              .keeps_channels_last = always,
              .body_of = quantized_add_body});
 
-REGISTER_ROW_AXES(rows_elementwise, "QuantizedAdd");
+REGISTER_OP(Requantize, {.domain = "com.microsoft",
+                         .inputs = {"x", "x_scale", "x_zero?", "y_scale", "y_zero"},
+                         .outputs = {"y"},
+                         .attrs = {{"relu", 0}},
+                         .kind = OpKind::Opaque,
+                         .infer = infer_requantize,
+                         .keeps_channels_last = always,
+                         .body_of = requantize_body});
+
+REGISTER_ROW_AXES(rows_elementwise, "QuantizedAdd", "Requantize");
 
 }  // namespace
 }  // namespace ortmodule

@@ -45,12 +45,27 @@ std::vector<std::string> cpu_ops() {
   ops.erase("ScaledDotProductAttentionGrad");
   // Packed weights, products of integers and of weights of few bits, and operators of ai.onnx.ml
   // are for runs on the host.
-  for (const char* op :
-       {"CoupledProbabilities", "LookUp", "NarrowCast", "PowerDistances", "TfIdfVectorizer",
-        "TreeEnsemble", "ConvInteger", "ConvIntegerToFloat", "DynamicQuantizeLinear",
-        "MatMulInteger", "MatMulIntegerToFloat", "MatMulNBits", "PackIntegerMatrix",
-        "PackIntegerConvWeights", "PackWeights", "PackedMatMul", "PackedMatMulInteger",
-        "QuantizedAdd", "QuantizedLSTMSteps", "WidenedMatMul"})
+  for (const char* op : {"CoupledProbabilities",
+                         "LookUp",
+                         "NarrowCast",
+                         "PowerDistances",
+                         "TfIdfVectorizer",
+                         "TreeEnsemble",
+                         "ConvInteger",
+                         "ConvIntegerToFloat",
+                         "DynamicQuantizeLinear",
+                         "MatMulInteger",
+                         "MatMulIntegerToFloat",
+                         "MatMulNBits",
+                         "PackIntegerMatrix",
+                         "PackIntegerConvWeights",
+                         "PackWeights",
+                         "PackedMatMul",
+                         "PackedMatMulInteger",
+                         "QuantizedAdd",
+                         "QuantizedLSTMSteps",
+                         "Requantize",
+                         "WidenedMatMul"})
     ops.erase(op);
   return {ops.begin(), ops.end()};
 }

@@ -21,7 +21,7 @@ class ChannelSums {
   /// `weights`: [channels, places].
   ChannelSums(const std::vector<int32_t>& weights, int64_t channels, int64_t places, uint8_t flip)
       : channels_(channels), flip_(flip) {
-    block_ = std::min<int64_t>(channels, 16);
+    block_ = channels >= 16 ? 16 : std::min<int64_t>(channels, 8);
 #if defined(__AVX512VNNI__)
     const bool are_bytes = std::all_of(weights.begin(), weights.end(),
                                        [](int32_t w) { return w == static_cast<int8_t>(w); });
@@ -64,6 +64,7 @@ class ChannelSums {
 #endif
 #if defined(__AVX2__)
     if (block_ == 16) return sum_pairs(pixels, channel, sums);
+    if (block_ == 8) return sum_eight(pixels, channel, sums);
 #endif
     for (int64_t c = channel; c < channel + block_; ++c) {
       int32_t sum = 0;
@@ -137,6 +138,21 @@ class ChannelSums {
     }
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums), low);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + 8), high);
+  }
+
+  void sum_eight(const uint8_t* const* pixels, int64_t channel, int32_t* sums) const {
+    const int16_t* weights = pairs_.data() + channel * 2;
+    const __m128i flips = _mm_set1_epi8(static_cast<char>(flip_));
+    __m256i total = _mm256_setzero_si256();
+    for (int64_t group = 0; group < groups_; ++group, pixels += 2, weights += channels_ * 2) {
+      const auto load = [&](int i) {
+        return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(pixels[i] + channel));
+      };
+      const __m128i both = _mm_xor_si128(_mm_unpacklo_epi8(load(0), load(1)), flips);
+      const __m256i pairs = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(weights));
+      total = _mm256_add_epi32(total, _mm256_madd_epi16(_mm256_cvtepu8_epi16(both), pairs));
+    }
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums), total);
   }
 #endif
 

@@ -1,32 +1,11 @@
 // QuantizedAdd: both operands are widened and scaled in registers, and the sum is quantized there.
-#include "kernels/cpu/byte_vec.h"
-#include "kernels/cpu/integer_finish.h"
+#include "kernels/cpu/quantized_terms.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
 
 enum Operand : int { kA, kB, kAScale, kBScale, kAZero, kBZero, kYScale, kYZero };
-
-/// One tensor of bytes and what makes numbers of it.
-template <class Q>
-struct Terms {
-  const Q* bytes;
-  FloatVec zero, scale;
-
-  Terms(const KernelArgs& args, const void* data, int which)
-      : bytes(static_cast<const Q*>(data)),
-        zero(static_cast<float>(Each(args, kAZero + which).point(0))),
-        scale(Each(args, kAScale + which).number(0)) {}
-  FloatVec at(int64_t i) const { return (load_wide<FloatVec>(bytes + i) - zero) * scale; }
-  /// The last `count` < 16 bytes with room behind them.
-  Terms last(int64_t from, int64_t count, Q* room) const {
-    Terms terms = *this;
-    std::copy_n(bytes + from, count, room);
-    terms.bytes = room - from;
-    return terms;
-  }
-};
 
 /// b, in the order of a in memory.
 size_t workspace_bytes(const StepFacts& facts) {
@@ -53,8 +32,8 @@ const void* laid_out_as_a(const KernelArgs& args) {
 
 template <class A, class B>
 void add(const KernelArgs& args) {
-  const Terms<A> a(args, args.in[kA].data, 0);
-  const Terms<B> b(args, laid_out_as_a(args), 1);
+  const QuantizedTerms<A> a(args.in[kA].data, Each(args, kAScale), Each(args, kAZero));
+  const QuantizedTerms<B> b(laid_out_as_a(args), Each(args, kBScale), Each(args, kBZero));
   const RealResults results(args, kYScale, kYZero);
   constexpr int64_t kBlock = 16;
   const int64_t count = args.in[kA].element_count(), whole = count / kBlock * kBlock;
@@ -66,8 +45,8 @@ void add(const KernelArgs& args) {
   if (whole == count) return;
   A last_a[kBlock] = {};
   B last_b[kBlock] = {};
-  const Terms<A> rest_a = a.last(whole, count - whole, last_a);
-  const Terms<B> rest_b = b.last(whole, count - whole, last_b);
+  const QuantizedTerms<A> rest_a = a.last(whole, count - whole, last_a);
+  const QuantizedTerms<B> rest_b = b.last(whole, count - whole, last_b);
   results.write(whole, count - whole,
                 [&](int64_t j) { return rest_a.at(whole + j) + rest_b.at(whole + j); });
 }

@@ -1,6 +1,7 @@
-// Lets a scaled product of integers, or a sum of dequantized tensors, quantize its result, as
-// QuantizeLinear behind it would: the real numbers need no memory. clamp(round(y / scale) + zero),
-// with Relu before it or not.
+// Lets a scaled product of integers, or a sum or concatenation of dequantized tensors, quantize its
+// result, as QuantizeLinear behind it would: the real numbers need no memory. clamp(round(y /
+// scale)
+// + zero), with Relu before it or not.
 
 #include "ops/emit.h"
 #include "ops/infer_rules.h"
@@ -63,14 +64,34 @@ std::optional<Quantizing> read_quantizing(const Node& product) {
   return found;
 }
 
-/// What a sum of tensors adds: bytes with one scale each.
-std::optional<Dequantized> read_term(Value* value, const Node& sum) {
-  if (value->is_literal() || value->dims != sum.output()->dims) return std::nullopt;
+/// A tensor of bytes with one scale.
+std::optional<Dequantized> read_term(Value* value) {
+  if (value->is_literal()) return std::nullopt;
   std::optional<Dequantized> term = read_dequantized(value);
   if (!term || !is_byte(term->q->dtype) || !term->scale || term->q->dims != value->dims ||
       !is_one(*term->scale) || (term->zero && !is_one(*term->zero)))
     return std::nullopt;
   return term;
+}
+
+using Terms = std::vector<Dequantized>;
+
+/// What a sum or a concatenation is of; nothing if not of such tensors, or not of the same sizes.
+/// Of the product that ends a dequantization: its tensor.
+std::optional<Terms> read_terms(const Node& node) {
+  if (node.op == "Mul") {
+    const std::optional<Dequantized> term = read_term(node.output());
+    return term ? std::optional(Terms{*term}) : std::nullopt;
+  }
+  const bool sum = node.op == "Add";
+  if (!sum && node.op != "Concat") return std::nullopt;
+  Terms terms;
+  for (Value* input : node.inputs()) {
+    const std::optional<Dequantized> term = input ? read_term(input) : std::nullopt;
+    if (!term || (sum && input->dims != node.output()->dims)) return std::nullopt;
+    terms.push_back(*term);
+  }
+  return terms;
 }
 
 Value* emit_product(Graph& graph, const Node& node, const Quantizing& found) {
@@ -83,31 +104,34 @@ Value* emit_product(Graph& graph, const Node& node, const Quantizing& found) {
   return emit(graph, node.op, std::move(operands), std::move(attrs));
 }
 
-struct Terms {
-  Dequantized a, b;
-};
-
-std::optional<Terms> read_sum(const Node& node) {
-  if (node.op != "Add") return std::nullopt;
-  const std::optional<Dequantized> a = read_term(node.input(0), node);
-  const std::optional<Dequantized> b = a ? read_term(node.input(1), node) : std::nullopt;
-  return b ? std::optional(Terms{*a, *b}) : std::nullopt;
+Value* emit_sum(Graph& graph, const Terms& terms, const Quantizing& found) {
+  const Dequantized &a = terms[0], &b = terms[1];
+  return emit(graph, "QuantizedAdd",
+              {a.q, b.q, a.scale, b.scale, a.zero, b.zero, found.scale, found.zero},
+              {{"relu", int64_t{found.relu}}});
 }
 
-Value* emit_sum(Graph& graph, const Terms& sum, const Quantizing& found) {
-  return emit(
-      graph, "QuantizedAdd",
-      {sum.a.q, sum.b.q, sum.a.scale, sum.b.scale, sum.a.zero, sum.b.zero, found.scale, found.zero},
-      {{"relu", int64_t{found.relu}}});
+Value* emit_term(Graph& graph, const Dequantized& x, const Quantizing& found) {
+  return emit(graph, "Requantize", {x.q, x.scale, x.zero, found.scale, found.zero},
+              {{"relu", int64_t{found.relu}}});
+}
+
+Value* emit_end(Graph& graph, const Node& node, const std::optional<Terms>& terms,
+                const Quantizing& found) {
+  if (!terms) return emit_product(graph, node, found);
+  if (node.op == "Add") return emit_sum(graph, *terms, found);
+  Values parts;
+  for (const Dequantized& x : *terms) parts.push_back(emit_term(graph, x, found));
+  return node.op == "Mul" ? parts[0] : emit(graph, "Concat", std::move(parts), node.attrs);
 }
 
 bool fuse_end(Graph& graph, Node* node, PassContext& context) {
-  const std::optional<Terms> sum = read_sum(*node);
+  const std::optional<Terms> terms = read_terms(*node);
   const std::optional<Quantizing> found = read_quantizing(*node);
   if (!found || !context.take()) return false;
   Graph::Inserting here(graph, found->result->producer());
   graph.current_tag = node->tag;
-  Value* y = sum ? emit_sum(graph, *sum, *found) : emit_product(graph, *node, *found);
+  Value* y = emit_end(graph, *node, terms, *found);
   graph.current_tag.clear();
   supersede(graph, found->result, y);
   return true;
@@ -117,7 +141,8 @@ bool fuse_requantize(Graph& graph, PassContext& context) {
   if (context.training() || context.device() != Device::Host) return false;
   std::vector<Node*> nodes;
   for (const auto& node : graph.nodes())
-    if ((is_product(*node) && !node->input(kScale)) || read_sum(*node)) nodes.push_back(node.get());
+    if ((is_product(*node) && !node->input(kScale)) || read_terms(*node))
+      nodes.push_back(node.get());
   bool changed = false;
   for (Node* node : nodes) changed = fuse_end(graph, node, context) || changed;
   return changed;

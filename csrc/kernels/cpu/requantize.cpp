@@ -1,0 +1,46 @@
+// Requantize: bytes are widened and scaled in registers, and quantized there by another scale.
+#include "kernels/cpu/quantized_terms.h"
+
+namespace ortmodule {
+inline namespace ORTM_ISA {
+namespace {
+
+enum Operand : int { kX, kXScale, kXZero, kYScale, kYZero };
+
+template <class Q>
+void requantize_bytes(const KernelArgs& args) {
+  const QuantizedTerms<Q> x(args.in[kX].data, Each(args, kXScale), Each(args, kXZero));
+  const RealResults results(args, kYScale, kYZero);
+  constexpr int64_t kBlock = 16;
+  const int64_t count = args.in[kX].element_count(), whole = count / kBlock * kBlock;
+  parallel_ranges(args.context, whole / kBlock, grain_for(kBlock), [&](int64_t begin, int64_t end) {
+    const int64_t first = begin * kBlock;
+    results.write(first, (end - begin) * kBlock, [=](int64_t j) { return x.at(first + j); });
+  });
+  if (whole == count) return;
+  Q room[kBlock] = {};
+  const QuantizedTerms<Q> rest = x.last(whole, count - whole, room);
+  results.write(whole, count - whole, [&](int64_t j) { return rest.at(whole + j); });
+}
+
+void requantize(const KernelArgs& args) {
+  if (args.in[kX].dtype == DType::Int8)
+    requantize_bytes<int8_t>(args);
+  else
+    requantize_bytes<uint8_t>(args);
+}
+
+std::vector<Sizes> strides_of_x(const StepFacts& facts) {
+  return {facts.inputs[kX].layout.strides};
+}
+
+REGISTER_CPU_KERNEL({.op = "Requantize",
+                     .name = "requantize_cpu",
+                     .dtypes = {DType::Int8, DType::UInt8},
+                     .run = requantize,
+                     .output_strides = strides_of_x,
+                     .input_rules = {LayoutRule::MemoryFormat}});
+
+}  // namespace
+}  // namespace ORTM_ISA
+}  // namespace ortmodule
