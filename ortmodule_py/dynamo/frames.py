@@ -52,6 +52,7 @@ _LAYERS = os.path.join(os.path.dirname(torch.__file__), "nn", "modules", "")
 _UNKNOWN = (
     "functions that this torch skips, which are not named, as it converts them in another way"
 )
+_TRIES = 3
 _NOTHING: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 _NOT_OF_THE_FRAME = (
     BackendCompilerFailed,
@@ -174,6 +175,40 @@ class _SkippedFrames:
         self._layers.clear()
 
 
+class _OutermostFailures:
+    """Outermost functions on which Dynamo failed, so that eager PyTorch ran the whole module.
+
+    Other arguments may be traced, so a function is tried again, but not at each step: a trace may take a
+    hundred times as long as the step. Captures that exist are used all the same.
+    """
+
+    def __init__(self) -> None:
+        self._reasons: dict[tuple[types.CodeType, bool], list[CannotLower]] = {}
+        """Those of failures in a row, by code and grad mode."""
+        self.last: types.CodeType | None = None
+        """The function of the current call."""
+
+    def add(self, reason: CannotLower) -> None:
+        """Dynamo failed on the current call, and eager PyTorch ran it without an error."""
+        if self.last is not None:
+            self._reasons.setdefault((self.last, torch.is_grad_enabled()), []).append(reason)
+        self.last = None
+
+    def forget(self, code: types.CodeType) -> None:
+        """This function was captured."""
+        self._reasons.pop((code, torch.is_grad_enabled()), None)
+
+    def given_up(self, frame: Any) -> CannotLower | None:
+        """Why Dynamo does not try this frame again."""
+        reasons = self._reasons.get((frame.f_code, torch.is_grad_enabled()), [])
+        if len(reasons) < _TRIES or _has_run_before(frame):
+            return None
+        return reasons[-1]
+
+    def clear(self) -> None:
+        self._reasons.clear()
+
+
 @contextlib.contextmanager
 def _without_garbage_collection() -> Iterator[None]:
     """A trace allocates many objects that live on: each collection would look at all of them in vain."""
@@ -208,6 +243,7 @@ class Frames:
         """Why functions of the current forward ran in Python."""
         self._failure: CannotLower | None = None
         """Why Dynamo failed last."""
+        self._failed = _OutermostFailures()
         self.found_nothing = False
         """Whether Dynamo found a function of the module without anything to capture."""
         self._outermost: types.CodeType | None = None
@@ -268,7 +304,7 @@ class Frames:
         skipped = self._skipped.find(frame)
         if skipped is not None:
             return self._skip(skipped)
-        reason = self._compiler.log.transforms.refused(code)
+        reason = self._compiler.log.transforms.refused(code) or self._failed.given_up(frame)
         if reason is not None:
             self._in_python.append(reason)
             return _skip_once(recursive=True)
@@ -287,6 +323,7 @@ class Frames:
                 or isinstance(error, _NOT_OF_THE_FRAME)
                 or not _has_run_before(frame)
             ):
+                self._failed.last = code
                 raise
             return self._skip_newly(frame, self._failure)
         if (
@@ -296,6 +333,8 @@ class Frames:
             and len(self._compiler.log.graph_breaks) == breaks
         ):
             self._compiler.pieces[-1].whole = True
+        if result.guarded_code is not None:
+            self._failed.forget(code)
         skips = result.frame_exec_strategy.cur_action == _Action.SKIP
         if result.guarded_code is not None or not result.apply_to_code or not skips:
             return result
@@ -317,7 +356,10 @@ class Frames:
     def reason(self, error: Exception) -> CannotLower:
         """Why Dynamo failed on the current call, which raised this."""
         failure, self._failure = self._failure, None
-        return failure or why_untraced(error)
+        failure = failure or why_untraced(error)
+        if not isinstance(error, RecompileLimit):  # Dynamo traces nothing at its limit
+            self._failed.add(failure)
+        return failure
 
     @property
     def line(self) -> str:
@@ -358,6 +400,7 @@ class Frames:
     def try_skipped(self) -> None:
         """Capture skipped functions again at the next call, as what Dynamo could not trace has changed."""
         self._skipped.clear()
+        self._failed.clear()
 
     def failed(self) -> None:
         """A forward raised: capture its skipped functions again at the next call."""

@@ -20,6 +20,8 @@ _READS = "a number is read from a tensor, as by `item()` or `tolist()`"
 _BY_VALUES = "a size or a condition depends on the values of a tensor"
 _WITHOUT_VALUES = "`{name}` cannot run without the values of tensors"
 
+_RAISES = "`{name}` raises an error while it is captured: {error}"
+
 # Dynamo's kind of a reason, by its beginning -> ours. `{name}` is the call that Dynamo names.
 _KINDS = {
     "generic_jump": "a condition depends on the values of a tensor",
@@ -60,6 +62,7 @@ _NAMES = (
     re.compile(r"FX node with fake tensors: call_\w+ (.+?)\(\*\("),
     re.compile(r"Explanation:.*?`([^`]+)`", re.DOTALL),
 )
+_RAISED = re.compile(r"""got \w+\((['"])(.+?)\1\)""", re.DOTALL)
 _OBJECT = re.compile(r"<(?:built-in (?:method|function)|function|bound method) ([\w.]+)[^>]*>")
 _NO_FAKE = "no fake impl registered"
 
@@ -73,7 +76,12 @@ def reason_in_words(message: str) -> str:
     name = _named(message)
     if name == "aten._local_scalar_dense":
         return _READS
-    hint = "; register a fake implementation of it" if _NO_FAKE in message else ""
+    unknown = _NO_FAKE in message
+    hint = "; register a fake implementation of it" if unknown else ""
+    raised = _RAISED.search(message)
+    if raised and text == _WITHOUT_VALUES and not unknown:
+        error = first_line(raised[2].replace("\\n", "\n"))
+        text = _RAISES.replace("{error}", error.replace("{", "{{").replace("}", "}}"))
     return text.format(name=name) + hint if name else kind
 
 

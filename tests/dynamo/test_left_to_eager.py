@@ -102,6 +102,39 @@ def test_a_failure_of_dynamo_is_no_error() -> None:
     assert len(last_run_report(model)["eager_pieces"]) <= 1
 
 
+class WrongWhenTraced(nn.Module):
+    """As models that build other masks in a capture than in eager."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x) @ torch.ones(7 if torch.compiler.is_compiling() and len(x) > 4 else 4, 2)
+
+
+def test_what_cannot_be_traced_is_not_tried_at_every_call() -> None:
+    torch._dynamo.reset()
+    model = ORTModule(WrongWhenTraced(), QUIET)
+    wide, narrow = torch.randn(8, 4), torch.randn(2, 4)
+    model(narrow)
+    tried = []
+    for _ in range(6):
+        torch.testing.assert_close(model(wide), model.module(wide))
+        tried.append(torch._dynamo.utils.counters["frames"]["total"])
+    assert tried[1] > tried[0] and tried[2] == tried[-1], tried
+    report = last_run_report(model)
+    (piece,) = report["eager_pieces"]
+    assert "raises an error while it is captured: a and b must have" in piece, piece
+    assert not report["compiled"]
+    forwards = model._compiler.runs
+    model(narrow)  # is captured
+    assert model._compiler.runs == forwards + 1 and last_run_report(model)["compiled"]
+    with torch.no_grad():  # another capture
+        model(wide)
+    assert torch._dynamo.utils.counters["frames"]["total"] > tried[-1]
+
+
 class Wrong(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x @ torch.ones(7, 2)
