@@ -9,14 +9,15 @@ from torch import Tensor, nn
 
 
 class ChangesInput(nn.Module):
-    """Changes an input that requires a gradient in place, which is left to eager PyTorch."""
+    """Changes an input that requires a gradient where gradients are off, which is left to eager PyTorch."""
 
     def __init__(self) -> None:
         super().__init__()
         self.w = nn.Parameter(torch.ones(2, 2))
 
     def forward(self, x: Tensor) -> Tensor:
-        x.mul_(2)
+        with torch.no_grad():
+            x.mul_(2)
         return x @ self.w
 
 

@@ -24,6 +24,7 @@ from ortmodule_py.base.sharding import count_of_units, gathered_ids
 from ortmodule_py.base.torch_state import restored_on_failure
 from ortmodule_py.compile.assigned_data import take_assigned_data, with_assigned_data
 from ortmodule_py.compile.capture_log import CaptureLog, EagerPiece
+from ortmodule_py.compile.changed_inputs import take_changed_inputs
 from ortmodule_py.compile.forward_record import TRAINING, ForwardRecord
 from ortmodule_py.compile.onnx_files import StageFiles
 from ortmodule_py.compile.output_hooks import take_output_hooks, with_output_hooks
@@ -149,6 +150,9 @@ class Compiler:
         assigned = take_assigned_data(gm) if running_torch() >= (2, 13) else None
         hooks = take_output_hooks(gm)
         lookups, gm, example_inputs = take_sparse_lookups(gm, example_inputs)
+        changed = None
+        if assigned is None and hooks is None:
+            changed, gm = take_changed_inputs(gm, example_inputs)
         # Example values of what is assigned have the memory of another tensor.
         shared = None if assigned else take_shared_outputs(gm, bool(log.graph_breaks))
         piece: Piece | EagerPiece
@@ -167,6 +171,9 @@ class Compiler:
                     log.captured_lines.update(origin_of(node)[1] for node in graph.graph.nodes)
         if shared is not None:
             run = shared.behind(run)
+        if changed is not None:
+            overlap = OverlapGuard(changed.arguments, [False] * len(example_inputs))
+            run = self._guarded(changed.around(run), changed.original, overlap)
         if lookups is not None:
             run = self._looking_up(run, lookups)
         run = with_output_hooks(with_assigned_data(run, assigned), hooks)

@@ -88,8 +88,8 @@ def take_shared_outputs(gm: fx.GraphModule, may_add: bool) -> SharedOutputs | No
     roots = _roots(gm, outputs)
     views = []
     for i, node in enumerate(outputs[:known]):
-        fake = _value(node)
-        root = None if fake is None else roots[_storage(fake)]
+        fake = value_of(node)
+        root = None if fake is None else roots[storage_of(fake)]
         if root is None or root is node or not _is_view(fake, root, symbols):
             continue
         of_argument = root.op == "placeholder"
@@ -99,7 +99,7 @@ def take_shared_outputs(gm: fx.GraphModule, may_add: bool) -> SharedOutputs | No
                 continue
             outputs.append(root)
         at = placeholders.index(root) if of_argument else outputs.index(root)
-        views.append(_View(i, at, of_argument, fake.requires_grad, _numbers(fake, _value(root))))
+        views.append(_View(i, at, of_argument, fake.requires_grad, _numbers(fake, value_of(root))))
     if not views:
         return None
     output.args = (tuple(outputs),)
@@ -111,19 +111,19 @@ def _roots(gm: fx.GraphModule, outputs: list[Any]) -> dict[int, fx.Node]:
     """What values are views of, by their memory: its first value, or an output that is all of it."""
     roots: dict[int, fx.Node] = {}
     for node in gm.graph.nodes:
-        if (fake := _value(node)) is not None:
-            roots.setdefault(_storage(fake), node)
+        if (fake := value_of(node)) is not None:
+            roots.setdefault(storage_of(fake), node)
     for node in outputs:
-        fake = _value(node)
+        fake = value_of(node)
         if fake is None:
             continue
-        root = roots[_storage(fake)]
+        root = roots[storage_of(fake)]
         if root.op != "placeholder" and root not in outputs and _is_whole(fake, root):
-            roots[_storage(fake)] = node
+            roots[storage_of(fake)] = node
     return roots
 
 
-def _value(node: Any) -> Any:
+def value_of(node: Any) -> Any:
     fake = node.meta.get("example_value") if isinstance(node, fx.Node) else None
     if not isinstance(fake, Tensor) or is_traceable_wrapper_subclass(fake):
         return None
@@ -132,18 +132,18 @@ def _value(node: Any) -> Any:
     return fake if fake.layout is torch.strided and not fake.is_nested else None
 
 
-def _storage(fake: Tensor) -> int:
+def storage_of(fake: Tensor) -> int:
     return int(fake.untyped_storage()._cdata)
 
 
 def _shares(node: Any, fake: Tensor) -> bool:
-    other = _value(node)
-    return other is not None and _storage(other) == _storage(fake)
+    other = value_of(node)
+    return other is not None and storage_of(other) == storage_of(fake)
 
 
 def _is_view(fake: Tensor, root: fx.Node, symbols: dict[Any, Any]) -> bool:
     """Whether a value can be made as a view of another, which lies in its memory as a whole."""
-    base = _value(root)
+    base = value_of(root)
     if fake is base:
         return root.op != "placeholder"  # an argument that is returned is the argument
     if fake.requires_grad and not base.requires_grad:
@@ -158,7 +158,7 @@ def _is_view(fake: Tensor, root: fx.Node, symbols: dict[Any, Any]) -> bool:
 
 
 def _is_whole(fake: Tensor, root: fx.Node) -> bool:
-    base = _value(root)
+    base = value_of(root)
     same = fake.dtype == base.dtype and fake.requires_grad == base.requires_grad
     whole = fake.is_contiguous() and fake.storage_offset() == 0
     return same and whole and str(fake.numel()) == str(base.numel())

@@ -128,7 +128,7 @@ def test_what_is_not_compiled_is_listed() -> None:
     report = check(ChangesInput(), not_a_leaf())
     assert report.ok and not report.compiled
     (piece,) = report.eager_pieces
-    assert piece.startswith("an input that requires a gradient is changed in place (")
+    assert piece.startswith("a value with a gradient is changed in place where gradients are off (")
     assert "small_modules.py:" in piece and f"runs in eager PyTorch: {piece}" in str(report)
 
 
