@@ -379,7 +379,9 @@ class ORTModule(OriginalFace, ShardedFace, nn.Module):
     def _compile(self) -> Callable[..., Any]:
         teach_accelerate(ORTModule)
         target = self._target()
-        compiled: Callable[..., Any] = torch.compile(
+        # Lightning wraps it, to copy the arguments into the original.
+        torch_compile = inspect.unwrap(torch.compile)
+        compiled: Callable[..., Any] = torch_compile(
             target, backend=self._compiler, fullgraph=self._engine_options.fullgraph
         )
         self._frames.watch(compiled, target, self._original)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any
 
 import pytest
@@ -313,3 +314,20 @@ def test_a_nested_tensor_runs_in_eager() -> None:
     batch = torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)])
     for got, want in zip(model(batch).unbind(), model.module(batch).unbind(), strict=True):
         torch.testing.assert_close(got, want)
+
+
+def test_torch_compile_may_be_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As an import of Lightning does: its wrapper copies the arguments into the original."""
+    torch_compile = torch.compile
+
+    @functools.wraps(torch_compile)
+    def keeping(module: Any, **options: Any) -> Any:
+        compiled: Any = torch_compile(module, **options)
+        compiled._compile_kwargs = copy.deepcopy(options)
+        return compiled
+
+    monkeypatch.setattr(torch, "compile", keeping)
+    model = ORTModule(nn.Linear(4, 4), QUIET)
+    model(torch.ones(2, 4)).sum().backward()
+    assert last_run_report(model)["compiled"] and "_compile_kwargs" not in vars(model.module)
+    copy.deepcopy(model)(torch.ones(2, 4))
