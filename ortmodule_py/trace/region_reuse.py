@@ -87,6 +87,8 @@ class RegionReuse:
         last, checkpoints = record.last_recorded(), trace.checkpoints
         facts = len(trace.fixed_numbers), len(trace.reshapes)
         yield traced
+        # A view of what was changed in place is computed again, and recorded, where its node is asked for.
+        kept = _plain_result(traced.result) if position in self._kept else None
         backwards = reversed(record.recorded_graph().nodes)
         recorded = list(itertools.takewhile(lambda n: n is not last, backwards))[::-1]
         # Sizes are equal in a repeat, so that it may read those of its source.
@@ -94,7 +96,6 @@ class RegionReuse:
         traced.checkpoints = trace.checkpoints - checkpoints
         traced.copyable = facts == (len(trace.fixed_numbers), len(trace.reshapes))
         traced.copyable &= not any(map(_is_new_number, recorded))
-        kept = _plain_result(traced.result) if position in self._kept else None
         self._traced[position] = replace(traced, result=kept, changed=traced.written)
         self._leave_sources(position)
 
@@ -205,6 +206,9 @@ class RegionReuse:
         inside = {node for call in traced for node in call.recorded}
         reads = (read for node in inside for read in node.all_input_nodes)
         if not all(read in inside or read in mapping or _is_number(read) for read in reads):
+            return None
+        kept = (call.result.node for call in traced if isinstance(call.result, _Result))
+        if not all(node in inside or node in mapping for node in kept):
             return None
         if any(_is_overwritten(traced[i].result, traced[i + 1 :]) for i in repeat.outputs):
             return None

@@ -219,3 +219,29 @@ def test_draws_of_each_layer_are_its_own(copied: list[int]) -> None:
     assert copied
     patterns = {tuple(mask.flatten().tolist()) for mask in masks}
     assert len(patterns) == LAYERS
+
+
+class Heads(nn.Module):
+    """Two projections that are changed in place and split into heads, as AdaLoRA does it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(6, 6, bias=False) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for q, v in zip(self.layers[:2], self.layers[2:], strict=True):
+            parts = []
+            for layer in (q, v):
+                y = layer(x)
+                y += (x @ layer.weight.T).tanh() * 2 / (layer.weight.sum() + 9)
+                parts.append(y.view(*x.shape[:2], 2, 3).transpose(1, 2))
+            x = (parts[0] * parts[1]).transpose(1, 2).flatten(2)
+        return x
+
+
+def test_views_of_what_was_changed_in_place() -> None:
+    torch._dynamo.reset()
+    model, x = ORTModule(Heads(), QUIET), torch.randn(2, 5, 6)
+    torch.testing.assert_close(model(x), model.module(x), rtol=1e-4, atol=1e-5)
+    report = last_run_report(model)
+    assert report["compiled"], report["eager_pieces"]
