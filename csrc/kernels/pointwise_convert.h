@@ -33,6 +33,14 @@ struct RoundTo {
   }
 };
 
+/// What a float is as a byte, again as a float.
+template <class Byte>
+struct ThroughByte {
+  ORTM_HD float operator()(float x) const {
+    return static_cast<float>(static_cast<Byte>(Convert<int32_t>()(x)));
+  }
+};
+
 }  // namespace formulas
 }  // namespace ORTM_ISA
 }  // namespace ortmodule

@@ -36,6 +36,22 @@ void store(void* to, const void* tile, int64_t count, int64_t stride) {
   }
 }
 
+/// As a conversion to int32 and rounding to bytes would.
+template <class Stored>
+void store_bytes(void* to, const void* tile, int64_t count, int64_t stride) {
+  Stored* out = static_cast<Stored*>(to);
+  const float* in = static_cast<const float*>(tile);
+  int64_t i = 0;
+#if defined(__AVX512BW__)
+  for (; stride == 1 && i + 16 <= count; i += 16) {
+    const __m512i words = _mm512_maskz_cvttps_epi32(0xffff, _mm512_loadu_ps(in + i));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i),
+                     _mm512_maskz_cvtepi32_epi8(0xffff, words));
+  }
+#endif
+  for (; i < count; ++i) out[i * stride] = static_cast<Stored>(formulas::Convert<int32_t>()(in[i]));
+}
+
 template <class From>
 MicroFn conversion_from(DType to) {
   if constexpr (std::is_floating_point_v<From>)
@@ -77,7 +93,14 @@ MicroFn rounding(DType dtype) {
   }
 }
 
-LoadFn load_of(DType dtype) {
+MicroFn through_byte(DType byte) {
+  return byte == DType::Int8 ? &unary<formulas::ThroughByte<int8_t>, float>
+                             : &unary<formulas::ThroughByte<uint8_t>, float>;
+}
+
+LoadFn load_of(DType dtype, Compute type) {
+  if (fits_float(dtype) && type == Compute::F32)
+    return dtype == DType::Int8 ? &load<int8_t, float> : &load<uint8_t, float>;
   switch (dtype) {
     case DType::Float32: return &load<float, float>;
     case DType::Float64: return &load<double, double>;
@@ -96,7 +119,9 @@ LoadFn load_of(DType dtype) {
   }
 }
 
-StoreFn store_of(DType dtype) {
+StoreFn store_of(DType dtype, Compute type) {
+  if (fits_float(dtype) && type == Compute::F32)
+    return dtype == DType::Int8 ? &store_bytes<int8_t> : &store_bytes<uint8_t>;
   switch (dtype) {
     case DType::Float32: return &store<float, float>;
     case DType::Float64: return &store<double, double>;

@@ -4,7 +4,7 @@
 // is broadcast, strided or stored in another type goes through a tile register. Each node rounds to
 // its own type, so a group gives the bits that its nodes would give one by one. Bytes moved: each
 // operand and each output once.
-#include "kernels/cpu/pointwise_program.h"
+#include "kernels/cpu/pointwise_bytes.h"
 #include "kernels/cpu/read_range.h"
 
 namespace ortmodule {
@@ -36,7 +36,7 @@ void for_each_run(const IterationSpace& space, size_t operand, int64_t start, in
 }
 
 void load_tile(const IterationSpace& space, const TensorAccess& a, const void* tensor,
-               std::byte* tile, int64_t tile_element_bytes, int64_t start, int64_t count) {
+               std::byte* tile, int64_t start, int64_t count) {
   const std::byte* base = static_cast<const std::byte*>(tensor);
   if (a.linear) {
     a.load(tile, base + start * a.element_bytes, count, 1);
@@ -44,12 +44,12 @@ void load_tile(const IterationSpace& space, const TensorAccess& a, const void* t
   }
   const int64_t stride = space.strides[a.operand][space.rank - 1];
   for_each_run(space, a.operand, start, count, [&](int64_t offset, int64_t run, int64_t position) {
-    a.load(tile + position * tile_element_bytes, base + offset * a.element_bytes, run, stride);
+    a.load(tile + position * a.tile_element_bytes, base + offset * a.element_bytes, run, stride);
   });
 }
 
 void store_tile(const IterationSpace& space, const TensorAccess& a, void* tensor,
-                const std::byte* tile, int64_t tile_element_bytes, int64_t start, int64_t count) {
+                const std::byte* tile, int64_t start, int64_t count) {
   std::byte* base = static_cast<std::byte*>(tensor);
   if (a.linear) {
     a.store(base + start * a.element_bytes, tile, count, 1);
@@ -57,7 +57,7 @@ void store_tile(const IterationSpace& space, const TensorAccess& a, void* tensor
   }
   const int64_t stride = space.strides[a.operand][space.rank - 1];
   for_each_run(space, a.operand, start, count, [&](int64_t offset, int64_t run, int64_t position) {
-    a.store(base + offset * a.element_bytes, tile + position * tile_element_bytes, run, stride);
+    a.store(base + offset * a.element_bytes, tile + position * a.tile_element_bytes, run, stride);
   });
 }
 
@@ -102,9 +102,7 @@ class TileRunner {
     }
     for (const TensorAccess& a : p_.stores) {
       store_tile(p_.space, a, args_.out[static_cast<size_t>(a.tensor)].data,
-                 static_cast<const std::byte*>(slots_[a.slot]),
-                 bytes_of(compute_of(args_.out[static_cast<size_t>(a.tensor)].dtype)), start,
-                 count);
+                 static_cast<const std::byte*>(slots_[a.slot]), start, count);
     }
     if (followed_) note_read(start, count);
   }
@@ -125,8 +123,7 @@ class TileRunner {
 
   void load(const TensorAccess& a, int64_t start, int64_t count) {
     const TensorView& view = args_.in[static_cast<size_t>(a.tensor)];
-    load_tile(p_.space, a, view.data, static_cast<std::byte*>(slots_[a.slot]),
-              bytes_of(compute_of(view.dtype)), start, count);
+    load_tile(p_.space, a, view.data, static_cast<std::byte*>(slots_[a.slot]), start, count);
   }
 
   void point_slots(int64_t start) {
@@ -159,8 +156,9 @@ class TileRunner {
   void* slots_[kMaxSlots];
 };
 
-void run_pointwise_group(const KernelArgs& args) {
-  const PointwiseProgram& program = *static_cast<const PointwiseProgram*>(args.prepared);
+}  // namespace
+
+void run_pointwise(const PointwiseProgram& program, const KernelArgs& args) {
   constexpr auto kElementBytes = static_cast<int64_t>(sizeof(float));
   followed_ranges(args.context, program.tile_count, program.grain_tiles,
                   program.tile * kElementBytes, [&](int64_t begin, int64_t end) {
@@ -170,6 +168,16 @@ void run_pointwise_group(const KernelArgs& args) {
                   });
 }
 
+namespace {
+
+void run_pointwise_group(const KernelArgs& args) {
+  const PointwiseProgram& program = *static_cast<const PointwiseProgram*>(args.prepared);
+  if (program.of_each_byte)
+    run_by_table(program, args);
+  else
+    run_pointwise(program, args);
+}
+
 REGISTER_CPU_KERNEL({
     .op = "PointwiseGroup",
     .name = "pointwise_group_cpu",
@@ -177,7 +185,9 @@ REGISTER_CPU_KERNEL({
     .run = run_pointwise_group,
     .unsupported = pointwise_unsupported,
     .prepare = [](const StepFacts& facts) -> std::shared_ptr<const void> {
-      return compile_pointwise(facts);
+      const std::shared_ptr<PointwiseProgram> program = compile_pointwise(facts);
+      add_byte_table(facts, *program);
+      return program;
     },
     .layout = LayoutRule::Any,
     .inplace = true,

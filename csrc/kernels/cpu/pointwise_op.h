@@ -51,12 +51,18 @@ MicroFn find_loop(const PointwiseRow& row);
 MicroFn conversion(Compute from, DType to);
 /// Rounds a tile of the computation type to what `dtype` can hold; null if that is everything.
 MicroFn rounding(DType dtype);
+/// float to a byte and back.
+MicroFn through_byte(DType byte);
 /// Reads `count` elements `stride` elements apart into a tile.
 using LoadFn = void (*)(void* tile, const void* from, int64_t count, int64_t stride);
-LoadFn load_of(DType dtype);
+/// Tiles may hold these as floats, too.
+inline bool fits_float(DType dtype) { return dtype == DType::Int8 || dtype == DType::UInt8; }
+
+/// `type`: what the tile has.
+LoadFn load_of(DType dtype, Compute type);
 /// Writes a tile to elements `stride` elements apart.
 using StoreFn = void (*)(void* to, const void* tile, int64_t count, int64_t stride);
-StoreFn store_of(DType dtype);
+StoreFn store_of(DType dtype, Compute type);
 
 // --- loops -------------------------------------------------------------------------------------
 /// Truths are read as bytes: of a loop over bool, GCC 12 makes a branch per element.

@@ -38,9 +38,10 @@ class Compiler {
  public:
   explicit Compiler(const StepFacts& facts) : facts_(facts), program_(new PointwiseProgram) {}
 
-  std::shared_ptr<const PointwiseProgram> compile() {
+  std::shared_ptr<PointwiseProgram> compile() {
     for (size_t i = 0; i < facts_.nodes.size(); ++i) add_node(i);
     drop_roundings_before_stores();
+    store_floats_as_bytes();
     find_lifetimes();
     make_space();
     choose_tiles();
@@ -64,9 +65,13 @@ class Compiler {
   }
 
   int input_value(int input) {
-    auto [at, is_new] = input_values_.try_emplace(input, -1);
+    return input_value(input, compute_of(facts_.inputs.at(static_cast<size_t>(input)).dtype));
+  }
+
+  int input_value(int input, Compute type) {
+    auto [at, is_new] = input_values_.try_emplace({input, type}, -1);
     if (is_new) {
-      at->second = new_value(compute_of(facts_.inputs.at(static_cast<size_t>(input)).dtype));
+      at->second = new_value(type);
       values_.back().input = input;
     }
     return at->second;
@@ -111,12 +116,32 @@ class Compiler {
 
   int add_cast(const NodeFacts& node, DType out) {
     const DType from = node.input_dtypes.at(0);
+    if (fits_float(from) && out == DType::Float32 && node.inputs[0].kind == OperandRef::Kind::Input)
+      return input_value(node.inputs[0].index, Compute::F32);
     int value = operand_value(node, 0, compute_of(from));
+    if (const int real =
+            fits_float(from) && out == DType::Float32 ? float_of_byte(value, from) : -1;
+        real >= 0)
+      return add_op(through_byte(from), {real}, Compute::F32);
     const Compute have = values_[static_cast<size_t>(value)].type, want = compute_of(out);
     // To a 16-bit float everything goes through float, as in PyTorch.
     if (have != want) value = add_op(conversion(have, out), {value}, want);
     if (from != out && rounding(out)) value = add_op(rounding(out), {value}, want);
     return value;
+  }
+
+  // The float that was converted to this byte; -1 if none was.
+  int float_of_byte(int value, DType byte) const {
+    const VirtualOp* rounded = op_of(value);
+    if (!rounded || !rounding(byte) || rounded->run != rounding(byte)) return -1;
+    const VirtualOp* converted = op_of(rounded->in[0]);
+    return converted && converted->run == conversion(Compute::F32, byte) ? converted->in[0] : -1;
+  }
+
+  const VirtualOp* op_of(int value) const {
+    for (const VirtualOp& op : ops_)
+      if (op.out == value) return &op;
+    return nullptr;
   }
 
   int add_micro_op(const NodeFacts& node, DType out) {
@@ -134,6 +159,12 @@ class Compiler {
     const int value = add_op(find_loop(*op), std::move(in), op->out, params);
     // Every node rounds to its own type, so that grouping changes no bit.
     return rounding(out) ? add_op(rounding(out), {value}, op->out) : value;
+  }
+
+  void drop_unread() {
+    for (size_t k = ops_.size(); k-- > 0;)
+      if (is_read_by(ops_[k].out, 0) && values_[static_cast<size_t>(ops_[k].out)].outputs.empty())
+        ops_.erase(ops_.begin() + static_cast<std::ptrdiff_t>(k));
   }
 
   // A store rounds, too: what is read by nothing else is stored as it was before it was rounded.
@@ -159,6 +190,29 @@ class Compiler {
     return std::none_of(ops_.begin(), ops_.end(), [&](const VirtualOp& other) {
       return std::find(other.in.begin(), other.in.end(), op.out) != other.in.end();
     });
+  }
+
+  // Floats that become bytes of outputs, and nothing else, are narrowed where they are stored.
+  void store_floats_as_bytes() {
+    for (size_t output = 0; output < facts_.outputs.size(); ++output) {
+      const DType dtype = facts_.outputs[output].dtype;
+      for (size_t v = 0; v < values_.size() && fits_float(dtype); ++v) {
+        std::vector<int>& outputs = values_[v].outputs;
+        if (outputs != std::vector<int>{static_cast<int>(output)}) continue;
+        const int byte = static_cast<int>(v), real = float_of_byte(byte, dtype);
+        if (real < 0 || !is_read_by(byte, 0)) continue;
+        VirtualValue& from = values_[static_cast<size_t>(real)];
+        if (from.input < 0 && !from.literal && from.outputs.empty())
+          from.outputs = std::exchange(outputs, {});
+      }
+    }
+    drop_unread();
+  }
+
+  bool is_read_by(int value, std::ptrdiff_t ops) const {
+    return std::count_if(ops_.begin(), ops_.end(), [&](const VirtualOp& op) {
+             return std::find(op.in.begin(), op.in.end(), value) != op.in.end();
+           }) == ops;
   }
 
   // --- lifetimes, space and tiles ----------------------------------------------------------------
@@ -259,21 +313,23 @@ class Compiler {
            program_->tile % period == 0;
   }
 
-  TensorAccess access(int tensor, size_t operand, DType dtype) {
+  TensorAccess access(int tensor, size_t operand, DType dtype, Compute type) {
     TensorAccess a;
     a.tensor = tensor;
     a.operand = operand;
     a.element_bytes = static_cast<int64_t>(size_of(dtype));
+    a.tile_element_bytes = bytes_of(type);
     a.linear = program_->space.is_linear(operand);
     return a;
   }
 
   void place_inputs() {
     const size_t output_count = facts_.outputs.size();
-    for (auto [input, id] : input_values_) {
+    for (auto [key, id] : input_values_) {
+      const int input = key.first;
       VirtualValue& value = values_[static_cast<size_t>(id)];
       const DType dtype = facts_.inputs[static_cast<size_t>(input)].dtype;
-      TensorAccess a = access(input, output_count + static_cast<size_t>(input), dtype);
+      TensorAccess a = access(input, output_count + static_cast<size_t>(input), dtype, value.type);
       // A copy of an input is stored after other outputs, which may overwrite that input.
       const bool copied_late = !value.outputs.empty() && output_count > 1;
       if (is_stored_as_computed(dtype) && is_addressable(a.operand) && !copied_late) {
@@ -282,7 +338,7 @@ class Compiler {
         continue;
       }
       value.slot = a.slot = new_slot(Slot::Kind::Arena);
-      a.load = load_of(dtype);
+      a.load = load_of(dtype, value.type);
       a.invariant = is_invariant(a.operand);
       (a.invariant ? program_->invariant_loads : program_->loads).push_back(a);
       if (a.invariant) value.last_use = static_cast<int>(ops_.size()) + 1;
@@ -306,14 +362,14 @@ class Compiler {
     for (VirtualValue& value : values_) {
       for (int output : value.outputs) {
         const DType dtype = facts_.outputs[static_cast<size_t>(output)].dtype;
-        TensorAccess a = access(output, static_cast<size_t>(output), dtype);
+        TensorAccess a = access(output, static_cast<size_t>(output), dtype, value.type);
         const bool in_place = value.slot < 0 && !value.literal && value.defined >= last_reader &&
                               is_stored_as_computed(dtype) && is_addressable(a.operand);
         if (in_place) {
           value.slot = a.slot = new_slot(Slot::Kind::Direct);
           program_->direct_outputs.push_back(a);
         } else {
-          a.store = store_of(dtype);
+          a.store = store_of(dtype, value.type);
           program_->stores.push_back(a);  // its slot follows in emit()
           stored_values_.push_back(static_cast<int>(&value - values_.data()));
         }
@@ -366,7 +422,7 @@ class Compiler {
     };
     if (program_->index_slot >= 0)
       program_->slots[static_cast<size_t>(program_->index_slot)].arena_offset = take(8);
-    for (auto [input, id] : input_values_)
+    for (auto [key, id] : input_values_)
       if (slot_of(id).kind == Slot::Kind::Arena)
         slot_of(id).arena_offset = take(bytes_of(values_[static_cast<size_t>(id)].type));
     for (size_t k = 0; k < ops_.size(); ++k) {
@@ -410,7 +466,7 @@ class Compiler {
   std::vector<VirtualValue> values_;
   std::vector<VirtualOp> ops_;
   std::vector<int> node_values_;
-  std::map<int, int> input_values_;
+  std::map<std::pair<int, Compute>, int> input_values_;  // by input and computed type
   std::vector<int> stored_values_;
   bool random_ = false;
   bool fits_ = true;
@@ -438,9 +494,9 @@ Reason pointwise_unsupported(const StepFacts& facts) {
   return {};
 }
 
-std::shared_ptr<const PointwiseProgram> compile_pointwise(const StepFacts& facts) {
+std::shared_ptr<PointwiseProgram> compile_pointwise(const StepFacts& facts) {
   Compiler compiler(facts);
-  std::shared_ptr<const PointwiseProgram> program = compiler.compile();
+  std::shared_ptr<PointwiseProgram> program = compiler.compile();
   ORTM_ASSERT(compiler.fits(), "a pointwise group of ", facts.nodes.size(), " nodes is too large");
   return program;
 }

@@ -30,6 +30,7 @@ struct TensorAccess {
   int tensor = 0;      // position among the step's inputs or outputs
   size_t operand = 0;  // position in IterationSpace::strides
   int64_t element_bytes = 0;
+  int64_t tile_element_bytes = 0;
   bool linear = false;
   bool invariant = false;  // a load whose tile is the same everywhere
   LoadFn load = nullptr;
@@ -64,11 +65,17 @@ struct PointwiseProgram {
   std::vector<TensorAccess> invariant_loads, loads, stores;
   std::vector<Instruction> instructions;
   std::vector<AlignedBytes> constants;
+  /// Of a group that makes bytes of one tensor of bytes and of numbers: the program for 256
+  /// elements, all values of a byte, and the tensor's position among the operands.
+  std::shared_ptr<const PointwiseProgram> of_each_byte;
+  int byte_input = -1;
 };
 
+/// Runs the program over the operands and results of `args`.
+void run_pointwise(const PointwiseProgram& program, const KernelArgs& args);
 /// Why no program can be made of this group, or nothing.
 Reason pointwise_unsupported(const StepFacts& facts);
-std::shared_ptr<const PointwiseProgram> compile_pointwise(const StepFacts& facts);
+std::shared_ptr<PointwiseProgram> compile_pointwise(const StepFacts& facts);
 
 }  // namespace ORTM_ISA
 }  // namespace ortmodule
