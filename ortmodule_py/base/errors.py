@@ -40,8 +40,8 @@ def origin_of(node: fx.Node) -> Origin:
 
 def _path_keys(text: str) -> list[str]:
     """`L['self'].blocks[0].attn` and `L['self']._modules['blocks']._modules['0']` are both blocks, 0, ..."""
-    text = re.sub(r"^L\['[^']+'\]", "", text)
-    return re.findall(r"[^\.\[\]']+", re.sub(r"\._modules\b", "", text))
+    keys = re.findall(r"[^\.\[\]']+", re.sub(r"^L\['[^']+'\]", "", text))
+    return [key for key in keys if key not in ("__dict__", "_modules")]
 
 
 def place(origin: Origin) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import traceback
 
 from torch._subclasses import fake_tensor
 from torch.fx.experimental import symbolic_shapes
@@ -17,12 +19,15 @@ _NO_SHAPE_RULE = (
     fake_tensor.UnsupportedOperatorException,
     fake_tensor.UnsupportedFakeTensorException,
 )
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _NO_DERIVATIVE = re.compile(r"derivative for '?[^']+'? is not implemented|no autograd formula was")
 
 
 def why_untraceable(call: str, error: Exception) -> str:
-    """The rule that `call`, such as `bernoulli_`, breaks: torch raised `error` when it was traced."""
-    if _NO_DERIVATIVE.search(str(error)) is not None:
+    """The rule that `call`, such as `bernoulli_`, breaks: `error` was raised when it was traced."""
+    if (line := _line_of_ours(error)) is not None:
+        rule = f"internal error, please report it: {error!r} at {line}"
+    elif _NO_DERIVATIVE.search(str(error)) is not None:
         rule = "torch has no formula for it"
     elif isinstance(error, fake_tensor.DynamicOutputShapeException):
         rule = "the shape of its result depends on the values of a tensor"
@@ -33,3 +38,13 @@ def why_untraceable(call: str, error: Exception) -> str:
     else:
         rule = f"torch cannot trace it without the values of tensors ({first_line(str(error))})"
     return f"{call}: {rule}"
+
+
+def _line_of_ours(error: Exception) -> str | None:
+    """The line of this package that failed, if it was no call of torch or of the user that did."""
+    if not isinstance(error, (AssertionError, AttributeError, LookupError, NameError)):
+        return None
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames or not os.path.abspath(frames[-1].filename).startswith(_PACKAGE + os.sep):
+        return None
+    return f"{os.path.relpath(frames[-1].filename, _PACKAGE)}:{frames[-1].lineno}"

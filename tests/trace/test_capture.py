@@ -5,17 +5,18 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
-from ortmodule_py.base.errors import CannotLower
+from ortmodule_py.base.errors import CannotLower, origin_of
 from ortmodule_py.lower.piece import lower
+from ortmodule_py.trace.untraceable import why_untraceable
 
 from .recording import Backend, Gradient, RecordingBuilder, Replay, Val
 
@@ -90,6 +91,34 @@ def test_mlp() -> None:
     module_path, line = builder.calls[0].origin
     assert module_path == "fc" and line.rsplit(":", 1)[0].endswith("test_capture.py")
     assert builder.argument("aten.gelu.default", "approximate") == "none"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "L['self'].blocks[0].attn",
+        "L['self']._modules['blocks']._modules['0']._modules['attn']",
+        "L['self'].__dict__['_modules']['blocks'].__dict__['_modules']['0'].attn",  # as of peft
+    ],
+)
+def test_paths_of_layers(source: str) -> None:
+    node = fx.Graph().placeholder("x")
+    node.meta["nn_module_stack"] = {"a": (source, nn.Module)}
+    assert origin_of(node)[0] == "blocks.0.attn"
+
+
+def _error_of(function: Callable[[], Any]) -> Exception:
+    with pytest.raises(Exception) as raised:
+        function()
+    assert isinstance(raised.value, Exception)
+    return raised.value
+
+
+def test_an_error_of_our_own_is_not_said_to_be_torchs() -> None:
+    ours = why_untraceable("mul", _error_of(lambda: origin_of(cast(Any, None))))
+    assert "internal error, please report it: AttributeError(" in ours and "base/errors.py:" in ours
+    users = why_untraceable("mul", _error_of(lambda: {}["key"]))
+    assert users == "mul: torch cannot trace it without the values of tensors ('key')"
 
 
 class Attention(nn.Module):
