@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ortmodule_py.base.errors import CannotLower, Origin, origin_of
 from ortmodule_py.trace.decompositions import float_rewrites
+from ortmodule_py.trace.decompositions.masked_put import MASKED_PUT, masked_put
 from ortmodule_py.trace.patched_kernels import EAGER_KERNELS, preserving, with_kernels
 from ortmodule_py.trace.strides.eager import with_eager_strides, with_strides_kept
 
@@ -216,7 +217,8 @@ def record(
         _Functionalization(),
     ):
         with _without_onednn():
-            table = float_rewrites.table() | {_RANDOM_BETWEEN: _random_between}
+            own = {_RANDOM_BETWEEN: _random_between, MASKED_PUT: masked_put}
+            table = float_rewrites.table() | own
             traced = make_fx(functional, decomposition_table=table)(*inputs)
         _correct_facts(traced.graph)
     traced.graph.eliminate_dead_code(_draws_or_acts if keep_draws else None)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ortmodule_py import ORTModule, ORTModuleError
+from ortmodule_py import ORTModule, ORTModuleError, last_run_report
 from tests.semantics import QUIET
 
 
@@ -177,3 +177,47 @@ def test_an_index_out_of_range_is_an_index_error(read: Callable[[Tensor, Tensor]
             runner(torch.tensor([0, 9]))
     with pytest.raises(ORTModuleError):
         model(torch.tensor([0, 9]))
+
+
+class Masking(nn.Module):
+    """Writes a value that trains where a mask is true."""
+
+    def __init__(self, write: Callable[[Tensor, Tensor, Tensor], None]) -> None:
+        super().__init__()
+        self.value = nn.Parameter(torch.randn(6))
+        self.write = write
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x * 2
+        self.write(y, x > 0.3, self.value)
+        return y.tanh()
+
+
+MASKED: dict[str, Callable[[Tensor, Tensor, Tensor], None]] = {
+    "number": lambda y, mask, value: y.__setitem__(mask, value.sum()),
+    "row": lambda y, mask, value: y.__setitem__(mask[:, :, 0], value),
+    "one row": lambda y, mask, value: y.__setitem__(mask[:, 0, 0], value[None, None]),
+    "columns": lambda y, mask, value: y.__setitem__((slice(None), mask[0, :, 0]), value[:1]),
+    "last dims": lambda y, mask, value: y.__setitem__((..., mask[0]), value[None, :1]),
+}
+
+
+@pytest.mark.parametrize("kind", MASKED)
+def test_a_value_that_trains_is_written_by_a_mask(kind: str) -> None:
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    module = Masking(MASKED[kind])
+    model = ORTModule(copy.deepcopy(module), QUIET)
+    for rows in (3, 5, 4):
+        x = torch.randn(rows, 4, 6)
+        found = []
+        for run in (module, model):
+            leaf = x.clone().requires_grad_()
+            y = run(leaf)
+            y.square().sum().backward()
+            found.append((y.detach(), leaf.grad))
+        for ours, eager in zip(*found, strict=True):
+            torch.testing.assert_close(ours, eager)
+    torch.testing.assert_close(model.module.value.grad, module.value.grad)
+    report = last_run_report(model)
+    assert report["compiled"] and not report["eager_pieces"], report
