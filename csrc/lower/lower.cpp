@@ -153,7 +153,7 @@ using ItemId = Id<struct ItemTag>;
 /// was merged into another is empty.
 class Grouper {
  public:
-  Grouper(const std::vector<Node*>& nodes, Device device) {
+  Grouper(const std::vector<Node*>& nodes, Device device) : host_(device == Device::Host) {
     for (Node* node : nodes) {
       const auto id = static_cast<size_t>(node->id());
       if (id >= item_of_.size()) item_of_.resize(id + 1);
@@ -209,18 +209,21 @@ class Grouper {
     if (!a.pointwise || !b.pointwise) return false;
     if (a.nodes.size() + b.nodes.size() > kMostNodes) return false;
     if (a.nodes[0]->output()->dims != b.nodes[0]->output()->dims) return false;
-    if (operand_count(a, b) > kMostOperands) return false;
+    if (operand_count(from, to) > kMostOperands) return false;
     return sinkable(from, to) || hoistable(from, to);
   }
 
-  static size_t operand_count(const StepNodes& a, const StepNodes& b) {
+  size_t operand_count(ItemId a, ItemId b) const {
     std::vector<const Value*> seen;
-    for (const StepNodes* item : {&a, &b})
-      for (const Node* node : item->nodes)
-        for (const Value* input : node->inputs())
-          if (input && !input->is_literal() &&
-              std::find(seen.begin(), seen.end(), input) == seen.end())
-            seen.push_back(input);
+    for (ItemId item : {a, b})
+      for (const Node* node : items_[item].nodes)
+        for (const Value* input : node->inputs()) {
+          if (!input || input->is_literal()) continue;
+          // Sessions have long chains with many numbers, as scales and zero points are.
+          const ItemId from = producer_of(input);
+          if (host_ && (from == a || from == b || product(input->dims) == DimExpr(1))) continue;
+          if (std::find(seen.begin(), seen.end(), input) == seen.end()) seen.push_back(input);
+        }
     return seen.size();
   }
 
@@ -260,6 +263,7 @@ class Grouper {
   }
 
   IdVector<ItemId, StepNodes> items_;
+  bool host_;
   std::vector<ItemId> item_of_;  // by node id
 };
 

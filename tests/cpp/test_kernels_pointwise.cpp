@@ -504,54 +504,6 @@ TEST(PointwiseGroup, TakesLongGroups) {
   run_group(nodes, {&x}, {&y}, [&] { expect_close(y, expected, 0, 0, "long group"); });
 }
 
-/// Bytes of a byte: round(sigmoid((x - zero) / 16) * 200), through a byte again or not.
-std::vector<NodeFacts> function_of_bytes(DType from, DType to, const Sizes& sizes) {
-  std::vector<NodeFacts> nodes;
-  const auto add = [&](std::string op, std::vector<OperandRef> in, DType in_type, DType out,
-                       Attrs attrs = {}) {
-    NodeFacts node;
-    node.op = std::move(op);
-    node.attrs = std::move(attrs);
-    node.input_dtypes.assign(in.size(), in_type);
-    node.inputs = std::move(in);
-    node.outputs = {-1};
-    node.output_dtypes = {out};
-    node.output_sizes = {sizes};
-    nodes.push_back(std::move(node));
-    return reg(static_cast<int>(nodes.size()) - 1);
-  };
-  const DType f32 = DType::Float32;
-  const OperandRef scale{OperandRef::Kind::Literal, 0, 1.0 / 16},
-      most{OperandRef::Kind::Literal, 0, 200.0};
-  OperandRef x = add("Cast", {input(0)}, from, f32, {{"to", f32}});
-  x = add("Sub", {x, input(1)}, f32, f32);
-  x = add("Sigmoid", {add("Mul", {x, scale}, f32, f32)}, f32, f32);
-  x = add("Cast", {add("Mul", {x, most}, f32, f32)}, f32, to, {{"to", to}});
-  x = add("Cast", {x}, to, f32, {{"to", f32}});
-  add("Cast", {add("Round", {x}, f32, f32)}, f32, to, {{"to", to}});
-  nodes.back().outputs = {0};
-  return nodes;
-}
-
-// Many elements are looked up in a table of 256.
-TEST(PointwiseGroup, LooksUpFunctionsOfBytes) {
-  for (DType from : {DType::UInt8, DType::Int8})
-    for (DType to : {DType::UInt8, DType::Int8})
-      for (const Sizes& sizes : {Sizes{300}, Sizes{7, 1001}}) {
-        SCOPED_TRACE(str(name_of(from), " ", name_of(to), " ", element_count(sizes)));
-        Tensor x(from, sizes), zero = Tensor::of(DType::Float32, {}, {3}), y(to, sizes);
-        for (int64_t i = 0; i < x.count(); ++i)
-          x.set(i, static_cast<double>(i % 256) - (from == DType::Int8 ? 128 : 0));
-        std::vector<double> wanted;
-        for (double value : x.values()) {
-          const double byte = std::trunc(200 / (1 + std::exp((3 - value) / 16)));
-          wanted.push_back(to == DType::Int8 && byte > 127 ? byte - 256 : byte);
-        }
-        run_group(function_of_bytes(from, to, sizes), {&x, &zero}, {&y},
-                  [&] { ASSERT_EQ(y.values(), wanted); });
-      }
-}
-
 TEST(PointwiseGroup, NamesWhatItLacks) {
   Tensor x(DType::Float32, {3}), y(DType::Float32, {3});
   std::string why;

@@ -67,6 +67,7 @@ def steps(folder: Path, **variables: str) -> tuple[bool, list[int], dict[str, An
 
 
 @emulated
+@pytest.mark.slow
 def test_steps_have_the_interpreters_bits_and_the_next_process_compiles_nothing(
     tmp_path: Path,
 ) -> None:

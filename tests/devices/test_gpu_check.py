@@ -130,6 +130,7 @@ def test_no_row_begins_that_may_not_end(tmp_path: Path) -> None:
     assert _run(path, _entry("long", "b", "c", limit_s=100.0))[0] == ["numbers/b"]
 
 
+@pytest.mark.slow
 def test_a_hang_costs_its_part_and_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ for thread in threads:
 """
 
 
+@pytest.mark.slow
 def test_modules_in_threads() -> None:
     """One captures while another runs: Dynamo refused the latter where torch before 2.13 traced.
 
@@ -84,6 +85,7 @@ for count in (1, 2):
 """
 
 
+@pytest.mark.slow
 def test_kernels_run_on_torchs_threads() -> None:
     """As many as `torch.set_num_threads` says, also if it is called after the capture."""
     finished = fresh_process.run(OTHERS, OMP_WAIT_POLICY="PASSIVE")

@@ -1,11 +1,10 @@
 // What products of integers do with their sums: scale them, add a bias, bend, and quantize again.
 #pragma once
 
-#include <bit>
 #include <cstring>
 
 #include "kernels/cpu/cpu_kernel.h"
-#include "kernels/cpu/float_vec.h"
+#include "kernels/cpu/quantizer.h"
 #include "kernels/kernel.h"
 
 namespace ortmodule {
@@ -52,14 +51,9 @@ class RealResults {
       : to_(args.out[0].data), dtype_(args.out[0].dtype), relu_(is_relu(args)) {
     const Each scale(args, scale_place), zero(args, zero_place);
     if (!scale) return;
-    scale_ = scale.number(0);
-    zero_ = static_cast<float>(zero.point(0));
-#if defined(__AVX2__)
-    // Of what is far from the least and largest numbers the reciprocal is exact enough.
-    divides_ = !(scale_ > 0x1p-100f && scale_ < 0x1p100f);
-    reciprocal_ = divides_ ? 0.0f : 1.0f / scale_;
-    rounds_ = zero.point(0) * kOne + kMiddle - kFixedBits;
-#endif
+    zero_ = zero.point(0);
+    const int32_t least = dtype_ == DType::Int8 ? -128 : 0;
+    quantizer_ = Quantizer(scale.number(0), zero_, least, least + 255);
   }
 
   /// Writes `count` results from element `at` on. real(j) is a FloatVec of the numbers from j on;
@@ -129,87 +123,40 @@ class RealResults {
   /// 16 results.
   template <class Real, class Q>
   void quantize_block(const Real& real, int64_t j, Q* y) const {
-    constexpr float kLeast = std::is_signed_v<Q> ? -128.0f : 0.0f, kMost = kLeast + 255.0f;
+    const auto bytes = [&](int64_t from) { return quantizer_.steps(real(from)) + zero_; };
 #if defined(__AVX2__)
-    __m128i block = quantized(real(j), kLeast, kMost);
-    if constexpr (kLanes == 8)
-      block = _mm_unpacklo_epi64(block, quantized(real(j + 8), kLeast, kMost));
+    __m128i block = narrowed<Q>(bytes(j));
+    if constexpr (kLanes == 8) block = _mm_unpacklo_epi64(block, narrowed<Q>(bytes(j + 8)));
     _mm_storeu_si128(reinterpret_cast<__m128i*>(y), block);
 #else
     for (int64_t v = 0; v < 16; v += kLanes) {
-      const FloatVec given = real(j + v);
-      for (int64_t i = 0; i < kLanes; ++i) {
-        float place = __builtin_rintf(given.v[i] / scale_) + zero_;
-        place = place > kLeast ? place : kLeast;
-        place = place < kMost ? place : kMost;
-        y[v + i] = static_cast<Q>(static_cast<int32_t>(place));
-      }
+      const IntLanes lanes = bytes(j + v);
+      for (int64_t i = 0; i < kLanes; ++i) y[v + i] = static_cast<Q>(lanes[i]);
     }
 #endif
   }
 
-#if defined(__AVX2__)
-  // In fixed point: what is added to a number up to 1024 leaves the last 12 bits for its fraction.
-  // The product with the reciprocal is as good as the quotient where it does not lie in the middle
-  // of two integers: both differ by 3 x 512 x 2^-24 at most. Vectors with such numbers are divided.
-  static constexpr float kFixed = 3072.0f;
-  static constexpr int32_t kFixedBits = std::bit_cast<int32_t>(kFixed), kOne = 1 << 12;
-  static constexpr int32_t kFraction = kOne - 1, kMiddle = kOne / 2;
-#endif
 #if defined(__AVX512BW__)
-  __m128i quantized(FloatVec real, float least, float most) const {
-    constexpr __mmask16 kAll = 0xffff;  // GCC 12 warns of the forms without a mask
-    const auto within = [&](__m512 place, float low, float high) {
-      return _mm512_maskz_min_ps(kAll, _mm512_maskz_max_ps(kAll, place, _mm512_set1_ps(low)),
-                                 _mm512_set1_ps(high));
-    };
-    const __m512 place = _mm512_mul_ps(__m512(real.v), _mm512_set1_ps(reciprocal_));
-    const __m512i fixed = _mm512_castps_si512(
-        _mm512_add_ps(within(place, least - zero_, most - zero_), _mm512_set1_ps(kFixed)));
-    const __m512i fraction = _mm512_and_si512(fixed, _mm512_set1_epi32(kFraction));
-    if (_mm512_cmpeq_epi32_mask(fraction, _mm512_set1_epi32(kMiddle)) != 0 || divides_)
-        [[unlikely]] {
-      constexpr int kRint = _MM_FROUND_CUR_DIRECTION | _MM_FROUND_NO_EXC;
-      const __m512 whole = _mm512_maskz_roundscale_ps(
-          kAll, _mm512_div_ps(__m512(real.v), _mm512_set1_ps(scale_)), kRint);
-      const __m512 sum = within(_mm512_add_ps(whole, _mm512_set1_ps(zero_)), least, most);
-      return _mm512_maskz_cvtepi32_epi8(kAll, _mm512_maskz_cvttps_epi32(kAll, sum));
-    }
-    const __m512i sum = _mm512_add_epi32(fixed, _mm512_set1_epi32(rounds_));
-    return _mm512_maskz_cvtepi32_epi8(kAll, _mm512_maskz_srli_epi32(kAll, sum, 12));
+  template <class Q>
+  static __m128i narrowed(IntLanes bytes) {
+    return _mm512_maskz_cvtepi32_epi8(0xffff,
+                                      __m512i(bytes));  // GCC 12 warns of that without a mask
   }
 #elif defined(__AVX2__)
-  __m128i quantized(FloatVec real, float least, float most) const {
-    const auto within = [&](__m256 place, float low, float high) {
-      return _mm256_min_ps(_mm256_max_ps(place, _mm256_set1_ps(low)), _mm256_set1_ps(high));
-    };
-    const __m256 place = _mm256_mul_ps(__m256(real.v), _mm256_set1_ps(reciprocal_));
-    const __m256i fixed = _mm256_castps_si256(
-        _mm256_add_ps(within(place, least - zero_, most - zero_), _mm256_set1_ps(kFixed)));
-    const __m256i fraction = _mm256_and_si256(fixed, _mm256_set1_epi32(kFraction));
-    const __m256i middle = _mm256_cmpeq_epi32(fraction, _mm256_set1_epi32(kMiddle));
-    __m256i words = _mm256_srai_epi32(_mm256_add_epi32(fixed, _mm256_set1_epi32(rounds_)), 12);
-    if (_mm256_movemask_epi8(middle) != 0 || divides_) [[unlikely]] {
-      constexpr int kRint = _MM_FROUND_CUR_DIRECTION | _MM_FROUND_NO_EXC;
-      const __m256 whole =
-          _mm256_round_ps(_mm256_div_ps(__m256(real.v), _mm256_set1_ps(scale_)), kRint);
-      words = _mm256_cvttps_epi32(within(_mm256_add_ps(whole, _mm256_set1_ps(zero_)), least, most));
-    }
+  template <class Q>
+  static __m128i narrowed(IntLanes bytes) {
+    const auto words = __m256i(bytes);
     const __m128i low = _mm256_castsi256_si128(words), high = _mm256_extracti128_si256(words, 1);
     const __m128i pairs = _mm_packs_epi32(low, high);
-    return least < 0.0f ? _mm_packs_epi16(pairs, pairs) : _mm_packus_epi16(pairs, pairs);
+    return std::is_signed_v<Q> ? _mm_packs_epi16(pairs, pairs) : _mm_packus_epi16(pairs, pairs);
   }
 #endif
 
   void* to_;
   DType dtype_;
   bool relu_;
-  float scale_ = 1.0f, zero_ = 0.0f;
-#if defined(__AVX2__)
-  float reciprocal_ = 1.0f;
-  int32_t rounds_ = 0;  // what makes places of numbers in fixed point
-  bool divides_ = false;
-#endif
+  int32_t zero_ = 0;
+  Quantizer quantizer_;
 };
 
 }  // namespace ORTM_ISA

@@ -5,7 +5,10 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <utility>
+
+#include "kernels/cpu/pointwise_quantize.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
@@ -42,6 +45,7 @@ class Compiler {
     for (size_t i = 0; i < facts_.nodes.size(); ++i) add_node(i);
     drop_roundings_before_stores();
     store_floats_as_bytes();
+    join_quantizing();
     find_lifetimes();
     make_space();
     choose_tiles();
@@ -207,6 +211,92 @@ class Compiler {
       }
     }
     drop_unread();
+  }
+
+  // --- quantizing in one loop --------------------------------------------------------------------
+  struct Quantizing {
+    int x, scale, zero;
+  };
+
+  // What Clip quantizes to bytes by one scale and zero point; nothing if it does something else.
+  std::optional<Quantizing> read_quantizing(const VirtualOp& clip) const {
+    if (clip.run != loop_of("Clip")) return std::nullopt;
+    const double least = clip.params.number[0];
+    if ((least != 0 && least != -128) || clip.params.number[1] != least + 255) return std::nullopt;
+    const VirtualOp* add = made_by(clip.in[0], "Add");
+    for (size_t i = 0; add && i < 2; ++i) {
+      const VirtualOp* round = made_by(add->in[i], "Round");
+      const VirtualOp* div = round ? made_by(round->in[0], "Div") : nullptr;
+      if (div && is_number(div->in[1]) && is_number(add->in[1 - i]))
+        return Quantizing{div->in[0], div->in[1], add->in[1 - i]};
+    }
+    return std::nullopt;
+  }
+
+  static MicroFn loop_of(std::string_view name) {
+    return find_loop({name, Compute::F32, Compute::F32});
+  }
+
+  // The op that makes a value for one reader; null if it is another op.
+  const VirtualOp* made_by(int value, std::string_view name) const {
+    const VirtualOp* op = op_of(value);
+    const bool inner = values_[static_cast<size_t>(value)].outputs.empty() && is_read_by(value, 1);
+    return op && inner && op->run == loop_of(name) ? op : nullptr;
+  }
+
+  bool is_number(int value) const {
+    const VirtualValue& v = values_[static_cast<size_t>(value)];
+    if (v.type != Compute::F32 || v.input < 0) return false;
+    return element_count(facts_.inputs[static_cast<size_t>(v.input)].layout.sizes) == 1;
+  }
+
+  void join_quantizing() {
+    for (size_t k = 0; k < ops_.size(); ++k) {
+      const std::optional<Quantizing> found = read_quantizing(ops_[k]);
+      if (!found) continue;
+      const int place = ops_[k].out;
+      std::vector<size_t> readers;
+      for (size_t r = k + 1; r < ops_.size(); ++r)
+        if (std::find(ops_[r].in.begin(), ops_[r].in.end(), place) != ops_[r].in.end())
+          readers.push_back(r);
+      if (!becomes_bytes(ops_[k], readers)) continue;
+      ops_[k].run = quantizing();
+      ops_[k].in = {found->x, found->scale, found->zero};
+      for (size_t r : readers) read_instead(ops_[r].out, place);
+      if (!readers.empty()) dequantize_at_once(ops_[k], *found);
+    }
+    drop_unread();
+  }
+
+  // Whether only byte outputs and conversions to bytes read what Clip makes.
+  bool becomes_bytes(const VirtualOp& clip, const std::vector<size_t>& readers) const {
+    const auto outputs_of = [&](int value) { return values_[static_cast<size_t>(value)].outputs; };
+    const DType byte = clip.params.number[0] == 0 ? DType::UInt8 : DType::Int8;
+    for (int output : outputs_of(clip.out))
+      if (facts_.outputs[static_cast<size_t>(output)].dtype != byte) return false;
+    return std::all_of(readers.begin(), readers.end(), [&](size_t r) {
+      return ops_[r].run == through_byte(byte) && outputs_of(ops_[r].out).empty();
+    });
+  }
+
+  void read_instead(int value, int other) {
+    for (VirtualOp& op : ops_) std::replace(op.in.begin(), op.in.end(), value, other);
+  }
+
+  // Where the bytes are only dequantized again.
+  void dequantize_at_once(const VirtualOp& quantized, const Quantizing& by) {
+    for (VirtualOp& mul : ops_) {
+      if (mul.run != loop_of("Mul")) continue;
+      for (size_t i = 0; i < 2; ++i) {
+        const VirtualOp* sub = mul.in[1 - i] == by.scale ? op_of(mul.in[i]) : nullptr;
+        if (!sub || sub->run != loop_of("Sub") || sub->in != std::vector{quantized.out, by.zero})
+          continue;
+        mul.run = fake_quantizing();
+        mul.in = {by.x, by.scale, by.zero};
+        mul.params = quantized.params;
+        break;
+      }
+    }
   }
 
   bool is_read_by(int value, std::ptrdiff_t ops) const {

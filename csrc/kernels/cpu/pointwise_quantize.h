@@ -1,0 +1,17 @@
+// Quantizing in pointwise groups: one loop for x / scale, rounded, moved by the zero point and
+// clamped.
+#pragma once
+
+#include "kernels/cpu/pointwise_op.h"
+
+namespace ortmodule {
+inline namespace ORTM_ISA {
+
+/// Loops over x, scale and zero point, of which the latter two are one number each; number[0] and
+/// number[1] are the bounds. The results are those of Div, Round, Add and Clip.
+MicroFn quantizing();
+/// The same, and dequantized again: less the zero point, times the scale.
+MicroFn fake_quantizing();
+
+}  // namespace ORTM_ISA
+}  // namespace ortmodule
