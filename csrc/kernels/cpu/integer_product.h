@@ -217,6 +217,19 @@ void pack_integer_panels(const StridedMatrix<const int8_t>& b, int8_t flip, int6
         }
         continue;
       }
+      if (width == kIntegerPanel && b.row_stride == 1 && k + kGroup <= b.rows) {
+        using Word = std::conditional_t<kGroup == 4, uint32_t, uint16_t>;
+        static_assert(sizeof(Word) == kGroup);
+        const auto flips = static_cast<Word>(static_cast<uint8_t>(flip) * 0x01010101u);
+        ORTM_UNROLL
+        for (int64_t j = 0; j < kIntegerPanel; ++j) {
+          Word word;
+          std::memcpy(&word, from + j * b.column_stride, kGroup);
+          word = static_cast<Word>(word ^ flips);
+          std::memcpy(to + j * kGroup, &word, kGroup);
+        }
+        continue;
+      }
       for (int64_t j = 0; j < kIntegerPanel; ++j)
         for (int64_t g = 0; g < kGroup; ++g)
           to[j * kGroup + g] =
@@ -239,8 +252,12 @@ inline void add_integer_columns(const StridedMatrix<const int8_t>& b, int8_t fli
     for (int64_t j = 0; j < b.columns; ++j) {
       const int8_t* column = b.data + j * b.column_stride;
       int32_t sum = 0;
-      for (int64_t k = 0; k < b.rows; ++k)
-        sum += static_cast<int8_t>(column[k * b.row_stride] ^ flip);
+      if (b.row_stride == 1) {
+        for (int64_t k = 0; k < b.rows; ++k) sum += static_cast<int8_t>(column[k] ^ flip);
+      } else {
+        for (int64_t k = 0; k < b.rows; ++k)
+          sum += static_cast<int8_t>(column[k * b.row_stride] ^ flip);
+      }
       sums[j] += sum;
     }
   }

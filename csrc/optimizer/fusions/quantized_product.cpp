@@ -29,8 +29,8 @@ int64_t most_steps(const Dequantized& factor) {
 }
 
 // Why the factors cannot be integers. The scale and zero point of w may have one for each index of
-// `axis`.
-Reason cannot_be_integers(const Factors& factors, int64_t axis) {
+// `axis`, if it has one; a sum has `terms` products.
+Reason cannot_be_integers(const Factors& factors, int64_t axis, const DimExpr& terms) {
   const auto& [x, w] = factors;
   if (!is_byte(x.q->dtype) || !is_byte(w.q->dtype)) return "a factor is no integer of 8 bits";
   if (!x.scale || !w.scale) return "a scale is a literal";
@@ -42,9 +42,6 @@ Reason cannot_be_integers(const Factors& factors, int64_t axis) {
     if (!found || (*found != -1 && *found != axis))
       return "the scale of the weight is not one number per channel";
   }
-  DimExpr terms = 1;  // of a sum
-  for (size_t d = 0; d < w.q->rank(); ++d)
-    if (static_cast<int64_t>(d) != axis) terms = terms * w.q->dims[d];
   constexpr int64_t kMostSum = std::numeric_limits<int32_t>::max();
   if (terms.is_constant() && terms.value() > kMostSum / (most_steps(x) * most_steps(w)))
     return "their sums may be beyond 32 bits";
@@ -78,15 +75,27 @@ Value* emit_conv(Graph& graph, const Node& node, const Factors& f) {
               node.attrs);
 }
 
+// Matrices of a batch are packed in each run, which takes longer than so few rows save.
+bool is_few_rows(const Dims& x, const Dims& w) {
+  constexpr int64_t kFewRows = 8;
+  const DimExpr& rows = x[x.size() - 2];
+  return w.size() > 2 && rows.is_constant() && rows.value() < kFewRows;
+}
+
 bool fuse_factors(Graph& graph, Node* node, PassContext& context) {
   const bool conv = node->op == "Conv" && !node->attrs.has("packed_outputs");
   if (!conv && node->op != "MatMul" && !is_plain_gemm(*node)) return false;
   const std::optional<Factors> factors = read_factors(*node);
   if (!factors) return false;
-  const size_t rank = factors->w.q->rank();
-  if (!conv && rank != 2) return false;
-  const int64_t axis = conv || node->attrs.integer("transB", 0) != 0 ? 0 : 1;
-  if (Reason reason = cannot_be_integers(*factors, axis)) {
+  const Dims &x = factors->x.q->dims, &w = factors->w.q->dims;
+  if (!conv && (x.size() < 2 || w.size() < 2 || is_few_rows(x, w))) return false;
+  const bool by_rows = conv || node->attrs.integer("transB", 0) != 0;
+  if (!conv && by_rows && w.size() != 2) return false;
+  const int64_t axis = by_rows ? 0 : w.size() == 2 ? 1 : -1;  // of matrices in a batch: none
+  const DimExpr terms = conv      ? product({w.begin() + 1, w.end()})
+                        : by_rows ? w.back()
+                                  : w[w.size() - 2];
+  if (Reason reason = cannot_be_integers(*factors, axis, terms)) {
     context.reject(kRule, *reason, *node, true);
     return false;
   }
