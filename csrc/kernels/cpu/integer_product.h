@@ -274,6 +274,23 @@ inline int32_t integer_row_sum(const uint8_t* row, int64_t stride, int64_t count
   return sum;
 }
 
+inline void copy_flipped(const uint8_t* from, int64_t count, uint8_t flip, uint8_t* to) {
+  if (flip == 0) {
+    std::memcpy(to, from, static_cast<size_t>(count));
+    return;
+  }
+  int64_t k = 0;
+#if defined(__AVX512BW__)
+  const __m512i flips = _mm512_set1_epi8(static_cast<char>(flip));
+  for (; k < count; k += 64) {
+    const __mmask64 mask = count - k >= 64 ? ~__mmask64{0} : (__mmask64{1} << (count - k)) - 1;
+    const __m512i bytes = _mm512_maskz_loadu_epi8(mask, from + k);
+    _mm512_mask_storeu_epi8(to + k, mask, _mm512_xor_si512(bytes, flips));
+  }
+#endif
+  for (; k < count; ++k) to[k] = static_cast<uint8_t>(from[k] ^ flip);
+}
+
 /// Packs rows of the left factor xor `flip` (0x80 for signed elements), padded with zeros.
 template <class Dot>
 void pack_integer_rows(const StridedMatrix<const uint8_t>& a, uint8_t flip,
@@ -282,7 +299,9 @@ void pack_integer_rows(const StridedMatrix<const uint8_t>& a, uint8_t flip,
   const int64_t padded = padded_inner(a.columns);
   for (int64_t i = 0; i < a.rows; ++i, to += IntegerTile<Dot>::kLeftStride) {
     const uint8_t* from = a.data + i * a.row_stride;
-    if (a.column_stride == 1) {
+    if (a.column_stride == 1 && sizeof(Left) == 1) {
+      copy_flipped(from, a.columns, flip, reinterpret_cast<uint8_t*>(to));
+    } else if (a.column_stride == 1) {
       for (int64_t k = 0; k < a.columns; ++k) to[k] = static_cast<Left>(from[k] ^ flip);
     } else {
       for (int64_t k = 0; k < a.columns; ++k)
