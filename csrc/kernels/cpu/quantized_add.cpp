@@ -47,8 +47,7 @@ void add(const KernelArgs& args) {
   B last_b[kBlock] = {};
   const QuantizedTerms<A> rest_a = a.last(whole, count - whole, last_a);
   const QuantizedTerms<B> rest_b = b.last(whole, count - whole, last_b);
-  results.write(whole, count - whole,
-                [&](int64_t j) { return rest_a.at(whole + j) + rest_b.at(whole + j); });
+  results.write(whole, count - whole, [&](int64_t j) { return rest_a.at(j) + rest_b.at(j); });
 }
 
 void quantized_add(const KernelArgs& args) {

@@ -18,11 +18,11 @@ struct QuantizedTerms {
         zero(static_cast<float>(of_zero.point(0))),
         scale(of_scale.number(0)) {}
   FloatVec at(int64_t i) const { return (load_wide<FloatVec>(bytes + i) - zero) * scale; }
-  /// The last `count` < 16 bytes with room behind them.
+  /// The last `count` < 16 bytes, from `from` on, with room behind them.
   QuantizedTerms last(int64_t from, int64_t count, Q* room) const {
     QuantizedTerms terms = *this;
     std::copy_n(bytes + from, count, room);
-    terms.bytes = room - from;
+    terms.bytes = room;
     return terms;
   }
 };

@@ -20,7 +20,7 @@ void requantize_bytes(const KernelArgs& args) {
   if (whole == count) return;
   Q room[kBlock] = {};
   const QuantizedTerms<Q> rest = x.last(whole, count - whole, room);
-  results.write(whole, count - whole, [&](int64_t j) { return rest.at(whole + j); });
+  results.write(whole, count - whole, [&](int64_t j) { return rest.at(j); });
 }
 
 void requantize(const KernelArgs& args) {
