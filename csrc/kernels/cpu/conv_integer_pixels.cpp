@@ -76,11 +76,18 @@ void pack_groups(const KernelContext& context, const int8_t* w, const IntegerCon
   const auto flip = static_cast<int8_t>(conv.signed_w ? 0 : kSignBit);
   for (int64_t group = 0; group < conv.groups; ++group) {
     const int8_t* from = w + group * outputs * conv.inner();
-    parallel_ranges(context, conv.inner(), grain_for(outputs), [&](int64_t begin, int64_t end) {
-      for (int64_t k = begin; k < end; ++k)
-        for (int64_t o = 0; o < outputs; ++o)
-          scratch[k * outputs + o] = from[(o * channels + k % channels) * places + k / channels];
-    });
+    // Rows of few outputs at a time stay in the first-level cache.
+    constexpr int64_t kOutputs = 64;
+    parallel_ranges(context, ceil_div(outputs, kOutputs), grain_for(kOutputs * conv.inner()),
+                    [&](int64_t begin, int64_t end) {
+                      const int64_t last = std::min(end * kOutputs, outputs);
+                      for (int64_t block = begin * kOutputs; block < last; block += kOutputs)
+                        for (int64_t k = 0; k < conv.inner(); ++k) {
+                          const int8_t* at = from + k % channels * places + k / channels;
+                          for (int64_t o = block; o < std::min(block + kOutputs, last); ++o)
+                            scratch[k * outputs + o] = at[o * conv.inner()];
+                        }
+                    });
     pack_integer_matrix(context, {scratch, conv.inner(), outputs, outputs, 1}, flip,
                         to + group * integer_panel_bytes(conv.inner(), outputs));
   }
