@@ -36,10 +36,6 @@ std::shared_ptr<const void> prepare(const StepFacts& facts) {
   return std::make_shared<const PlanarConv>(facts);
 }
 
-constexpr int64_t kAlignment = 64;
-
-int64_t aligned(int64_t bytes) { return ceil_div(bytes, kAlignment) * kAlignment; }
-
 // Weights that are not packed, and the images.
 size_t workspace_bytes(const StepFacts& facts) {
   const PlanarConv conv(facts);

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstring>
-#include <vector>
 
 #include "kernels/cpu/cpu_kernel.h"
 #include "kernels/cpu/float_vec.h"
@@ -18,12 +17,22 @@ class ChannelSums {
   /// Channels whose sums are written at once.
   static constexpr int64_t kMostChannels = 64;
 
-  /// `weights`: [channels, places].
-  ChannelSums(const std::vector<int32_t>& weights, int64_t channels, int64_t places, uint8_t flip)
-      : channels_(channels), flip_(flip) {
+  /// Bytes that the weights take as they are read.
+  static int64_t weight_bytes(int64_t channels, int64_t places) {
+    const int64_t blocks = ceil_div(channels, kMostChannels) * kMostChannels;
+    return std::max(blocks * ceil_div(places, 4) * 4, channels * ceil_div(places, 2) * 4);
+  }
+
+  /// `weights`: [channels, places]. `memory` has weight_bytes().
+  ChannelSums(const int32_t* weights, int64_t channels, int64_t places, uint8_t flip,
+              std::byte* memory)
+      : channels_(channels),
+        flip_(flip),
+        pairs_(reinterpret_cast<int16_t*>(memory)),
+        fours_(reinterpret_cast<int8_t*>(memory)) {
     block_ = channels >= 16 ? 16 : std::min<int64_t>(channels, 8);
 #if defined(__AVX512VNNI__)
-    const bool are_bytes = std::all_of(weights.begin(), weights.end(),
+    const bool are_bytes = std::all_of(weights, weights + channels * places,
                                        [](int32_t w) { return w == static_cast<int8_t>(w); });
     if (channels >= kMostChannels && are_bytes) block_ = kMostChannels;
 #endif
@@ -31,20 +40,16 @@ class ChannelSums {
     groups_ = ceil_div(places, together);
     places_ = groups_ * together;
     const int64_t count = block_ == kMostChannels ? blocks() * block_ : channels;
-    fours_.resize(static_cast<size_t>(block_ == kMostChannels ? count * places_ : 0));
-    pairs_.resize(static_cast<size_t>(block_ == kMostChannels ? 0 : count * places_));
+    std::memset(memory, 0, static_cast<size_t>(weight_bytes(channels, places)));
     for (int64_t place = 0; place < places; ++place) {
-      const auto weight = [&](int64_t c) {
-        return weights[static_cast<size_t>(c * places + place)];
-      };
+      const auto weight = [&](int64_t c) { return weights[c * places + place]; };
       if (block_ == kMostChannels)
         for (int64_t i = 0; i < count; ++i)
           fours_[four_at(i, place)] =
               static_cast<int8_t>(weight(first_of(i / block_) + i % block_));
       else
         for (int64_t c = 0; c < channels; ++c)
-          pairs_[static_cast<size_t>((place / 2 * channels + c) * 2 + place % 2)] =
-              static_cast<int16_t>(weight(c));
+          pairs_[(place / 2 * channels + c) * 2 + place % 2] = static_cast<int16_t>(weight(c));
     }
   }
 
@@ -69,8 +74,7 @@ class ChannelSums {
     for (int64_t c = channel; c < channel + block_; ++c) {
       int32_t sum = 0;
       for (int64_t place = 0; place < places_; ++place)
-        sum += pairs_[static_cast<size_t>((place / 2 * channels_ + c) * 2 + place % 2)] *
-               (pixels[place][c] ^ flip_);
+        sum += pairs_[(place / 2 * channels_ + c) * 2 + place % 2] * (pixels[place][c] ^ flip_);
       *sums++ = sum;
     }
   }
@@ -78,16 +82,16 @@ class ChannelSums {
  private:
   /// Where the weight of a place of channel i of the blocks is: 16 bytes are four channels of four
   /// places, as unpacking the pixels makes them.
-  size_t four_at(int64_t i, int64_t place) const {
+  int64_t four_at(int64_t i, int64_t place) const {
     const int64_t block = i / 64, lane = i % 64 / 16, vector = i % 16 / 4;
     const int64_t at = ((vector * 4 + lane) * 4 + i % 4) * 4 + place % 4;
-    return static_cast<size_t>((block * groups_ + place / 4) * 256 + at);
+    return (block * groups_ + place / 4) * 256 + at;
   }
 
 #if defined(__AVX512VNNI__)
   void sum_fours(int64_t block, const uint8_t* const* pixels, int64_t channel,
                  int32_t* sums) const {
-    const int8_t* weights = fours_.data() + block * groups_ * 256;
+    const int8_t* weights = fours_ + block * groups_ * 256;
     const __m512i flips = _mm512_set1_epi8(static_cast<char>(flip_));
     __m512i of[4] = {};
     for (int64_t group = 0; group < groups_; ++group, pixels += 4, weights += 256) {
@@ -120,7 +124,7 @@ class ChannelSums {
 
 #if defined(__AVX2__)
   void sum_pairs(const uint8_t* const* pixels, int64_t channel, int32_t* sums) const {
-    const int16_t* weights = pairs_.data() + channel * 2;
+    const int16_t* weights = pairs_ + channel * 2;
     const __m128i flips = _mm_set1_epi8(static_cast<char>(flip_));
     __m256i low = _mm256_setzero_si256(), high = low;
     for (int64_t group = 0; group < groups_; ++group, pixels += 2, weights += channels_ * 2) {
@@ -141,7 +145,7 @@ class ChannelSums {
   }
 
   void sum_eight(const uint8_t* const* pixels, int64_t channel, int32_t* sums) const {
-    const int16_t* weights = pairs_.data() + channel * 2;
+    const int16_t* weights = pairs_ + channel * 2;
     const __m128i flips = _mm_set1_epi8(static_cast<char>(flip_));
     __m256i total = _mm256_setzero_si256();
     for (int64_t group = 0; group < groups_; ++group, pixels += 2, weights += channels_ * 2) {
@@ -158,8 +162,9 @@ class ChannelSums {
 
   int64_t channels_, block_ = 1, groups_ = 0, places_ = 0;
   uint8_t flip_;
-  std::vector<int16_t> pairs_;  // [groups, channels, 2]
-  std::vector<int8_t> fours_;   // [blocks, groups, four_at()]
+  // One of them, in the same memory.
+  int16_t* pairs_;  // [groups, channels, 2]
+  int8_t* fours_;   // [blocks, groups, four_at()]
 };
 
 }  // namespace ORTM_ISA

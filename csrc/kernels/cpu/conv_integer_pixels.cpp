@@ -18,11 +18,8 @@ namespace {
 
 /// Multiplications worth waking a thread.
 constexpr int64_t kGrain = 1 << 21;
-constexpr int64_t kAlignment = 64;
 /// Of the sums of a unit, which are written from the first-level cache.
 constexpr int64_t kSumBytes = 16 << 10;
-
-int64_t aligned(int64_t bytes) { return ceil_div(bytes, kAlignment) * kAlignment; }
 
 /// Operands, and parts of the workspace in bytes.
 struct PixelConv : IntegerConv {
@@ -48,9 +45,11 @@ struct PixelConv : IntegerConv {
   }
   int64_t terms_bytes() const { return aligned(all_outputs() * 4) + kAlignment; }
   int64_t image_bytes() const { return copies ? aligned(element_count(x.sizes)) : 0; }
+  int64_t given_weight_bytes() const { return aligned(all_outputs() * inner() * 4); }
   int64_t weight_bytes() const {
-    return packed || by_channel() ? 0
-                                  : aligned(groups * matrix_bytes()) + aligned(inner() * outputs);
+    if (by_channel())
+      return given_weight_bytes() + aligned(ChannelSums::weight_bytes(groups, patches.places));
+    return packed ? 0 : aligned(groups * matrix_bytes()) + aligned(inner() * outputs);
   }
 };
 
@@ -288,10 +287,11 @@ class PixelRun {
     const auto* x = args_.in[0].as<uint8_t>();
     if (conv_.copies) x = copied_image(reinterpret_cast<uint8_t*>(memory_ + behind));
     const Windows windows(conv_, x, beside);
-    if (conv_.by_channel()) return sum_channels(windows);
+    std::byte* weights = memory_ + behind + conv_.image_bytes();
+    if (conv_.by_channel()) return sum_channels(windows, weights);
     const auto* packed = args_.in[1].as<int8_t>();
     if (!conv_.packed) {
-      auto* to = reinterpret_cast<int8_t*>(memory_ + behind + conv_.image_bytes());
+      auto* to = reinterpret_cast<int8_t*>(weights);
       pack_groups(args_.context, packed, conv_, to + aligned(conv_.groups * conv_.matrix_bytes()),
                   to);
       packed = to;
@@ -394,20 +394,21 @@ class PixelRun {
   }
 
   // --- depthwise ---------------------------------------------------------------------------------
-  void sum_channels(const Windows& windows) {
+  void sum_channels(const Windows& windows, std::byte* memory) {
     const int64_t places = conv_.patches.places, channels = conv_.groups;
     const auto* w = args_.in[1].as<uint8_t>();
-    std::vector<int32_t> weights(static_cast<size_t>(channels * places));
+    auto* weights = reinterpret_cast<int32_t*>(memory);
     for (int64_t c = 0; c < channels; ++c) {
       uint32_t sum = 0;
       for (int64_t k = c * places; k < (c + 1) * places; ++k) {
         const int32_t given = conv_.signed_w ? static_cast<int8_t>(w[k]) : int32_t{w[k]};
-        weights[static_cast<size_t>(k)] = given - finish_.given_w_zero(c);
-        sum += static_cast<uint32_t>(weights[static_cast<size_t>(k)]);
+        weights[k] = given - finish_.given_w_zero(c);
+        sum += static_cast<uint32_t>(weights[k]);
       }
       finish_.take_weights(c, sum);
     }
-    const ChannelSums channel_sums(weights, channels, places, flip());
+    const ChannelSums channel_sums(weights, channels, places, flip(),
+                                   memory + conv_.given_weight_bytes());
     parallel_ranges(
         args_.context, conv_.all_pixels(),
         ceil_div(kGrain, std::max<int64_t>(channels * places, 1)),

@@ -11,6 +11,9 @@ namespace ortmodule {
 inline namespace ORTM_ISA {
 
 inline constexpr uint8_t kSignBit = 0x80;
+inline constexpr int64_t kAlignment = 64;  // of parts of the workspace, in bytes
+
+inline int64_t aligned(int64_t bytes) { return ceil_div(bytes, kAlignment) * kAlignment; }
 
 struct IntegerConv {
   int64_t images = 0, groups = 1;

@@ -1,7 +1,6 @@
 // Lets a scaled product of integers, or a sum or concatenation of dequantized tensors, quantize its
-// result, as QuantizeLinear behind it would: the real numbers need no memory. clamp(round(y /
-// scale)
-// + zero), with Relu before it or not.
+// result, as QuantizeLinear behind it would: the real numbers need no memory.
+// clamp(round(y / scale) + zero), with Relu before it or not.
 
 #include "ops/emit.h"
 #include "ops/infer_rules.h"

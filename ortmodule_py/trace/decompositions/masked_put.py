@@ -25,6 +25,8 @@ def masked_put(
     at, mask = masks[0]
     behind = self.dim() - at - mask.dim()
     shape = list(values.shape)
+    if len(shape) > at + 1 + behind:
+        return NotImplemented
     if len(shape) > behind:  # that of the selected elements, among others
         where = len(shape) - behind - 1
         if not isinstance(shape[where], int) or shape[where] != 1:
