@@ -10,20 +10,25 @@
 namespace ortmodule {
 namespace {
 
-std::unique_ptr<const Graph> optimized_forward(const Graph& exported, const SessionOptions& options,
-                                               PassReport& report, StageTimes& times) {
+std::unique_ptr<Graph> optimized_forward(const Graph& exported, const SessionOptions& options,
+                                         PassReport& report, StageTimes& times) {
   StageTimer timer(times.optimize_forward_ms);
   std::unique_ptr<Graph> forward = exported.clone();
   report = optimize_forward(*forward, options.optimizer);
   return forward;
 }
 
-std::unique_ptr<const Graph> optimized_joint(const Graph& forward, const SessionOptions& options,
-                                             PassReport& report, StageTimes& times) {
+// Takes `forward` where nobody reads it again.
+std::unique_ptr<const Graph> optimized_joint(std::unique_ptr<Graph>& forward,
+                                             const SessionOptions& options, PassReport& report,
+                                             StageTimes& times) {
   std::unique_ptr<Graph> joint;
   {
     StageTimer timer(times.gradient_ms);
-    joint = options.training() ? build_gradient(forward) : forward.clone();
+    if (options.training())
+      joint = build_gradient(*forward);
+    else
+      joint = options.keep_graphs ? forward->clone() : std::move(forward);
   }
   StageTimer timer(times.optimize_joint_ms);
   report = optimize_joint(*joint, options.optimizer);
@@ -51,14 +56,13 @@ Session::Session(ExportedPiece piece, SessionOptions options)
     : options_(std::move(options)),
       piece_(std::move(piece)),
       forward_(optimized_forward(*piece_.graph, options_, forward_report_, times_)),
-      joint_(optimized_joint(*forward_, options_, joint_report_, times_)),
+      joint_(optimized_joint(forward_, options_, joint_report_, times_)),
       differentiable_outputs_(outputs_with_gradient(piece_, *joint_)),
       symbols_(piece_, *joint_),
       planner_(*joint_, ortmodule::lowered(*joint_, options_, times_), options_, times_),
       memory_(*joint_, options_, planner_, times_) {
   // Without training nothing is recomputed, so the planner and the policy do not read them again.
   if (options_.keep_graphs || options_.training()) return;
-  forward_.reset();
   joint_.reset();
 }
 

@@ -64,7 +64,7 @@ class Session {
   PassReport joint_report_;
 
   const ExportedPiece piece_;
-  std::unique_ptr<const Graph> forward_;  // null without keep_graphs, as is the next one
+  std::unique_ptr<Graph> forward_;  // null without keep_graphs, as is the next one
   std::unique_ptr<const Graph> joint_;
   const std::vector<bool> differentiable_outputs_;
   const SymbolBinder symbols_;

@@ -176,14 +176,14 @@ std::vector<DType> halves_of(const Graph& graph) {
 
 }  // namespace
 
-std::vector<HostTensor> compute_constants(const ConstantPart& part, const SessionOptions& options,
+std::vector<HostTensor> compute_constants(ConstantPart part, const SessionOptions& options,
                                           const LoadedModel& model,
                                           const std::vector<OnnxTensor>& weights,
                                           WorkerPool& pool) {
-  return run_graph(part.piece.graph->clone(), part, options, model, weights, pool);
+  return run_graph(std::move(part.piece.graph), part, options, model, weights, pool);
 }
 
-std::vector<HostTensor> compute_halves(const ConstantPart& part, const SessionOptions& options,
+std::vector<HostTensor> compute_halves(ConstantPart part, const SessionOptions& options,
                                        const LoadedModel& model,
                                        const std::vector<OnnxTensor>& weights, WorkerPool& pool) {
   std::vector<DType> types = halves_of(*part.piece.graph);

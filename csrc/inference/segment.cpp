@@ -379,11 +379,14 @@ void Segment::add_constants(Outcome& outcome, const ImportedModel& imported,
   outcome.constants = constants_of(outcome, keys, [&](const std::vector<size_t>& places) {
     std::vector<const ConstantPart*> missing;
     for (size_t place : places) missing.push_back(&parts[place]);
-    const ConstantPart whole = joined(missing);
+    ConstantPart whole = joined(missing);
     std::vector<OnnxTensor> weights;
     for (size_t input : whole.inputs) weights.push_back(imported.weights.at(input - first));
     const auto compute = host_.options.half_weights ? compute_halves : compute_constants;
-    auto made = compute(whole, session_options(Device::Host), *host_.model, weights, host_.pool);
+    SessionOptions options = session_options(Device::Host);
+    // Passes have optimized it as a part of the model.
+    options.optimizer.disabled.merge(all_passes());
+    auto made = compute(std::move(whole), options, *host_.model, weights, host_.pool);
     std::vector<std::vector<HostTensor>> by_part;
     auto next = std::make_move_iterator(made.begin());
     for (const ConstantPart* part : missing) {

@@ -34,6 +34,38 @@ double Match::number(std::string_view name) const {
 
 Node* Match::root() const { return nodes_[static_cast<size_t>(pattern_->root->id())]; }
 
+namespace {
+
+bool could_match_node(const Pattern& whole, const Node& pattern, const Node& node);
+
+bool could_match_value(const Pattern& whole, const Value* pattern, const Value* value) {
+  if (!pattern || !value) return !value && (!pattern || whole.optional.contains(pattern));
+  if (pattern->is_literal())
+    return value->is_literal() && is_number(value->literal(), *number_of(pattern->literal()));
+  if (pattern->is_input()) return value->is_literal() || !whole.literal.contains(pattern);
+  return value->producer() && value->output_index() == pattern->output_index() &&
+         could_match_node(whole, *pattern->producer(), *value->producer());
+}
+
+bool could_match_node(const Pattern& whole, const Node& pattern, const Node& node) {
+  if (node.op != pattern.op) return false;
+  const auto fits = [&](size_t i, size_t operand) {
+    return could_match_value(whole, pattern.input(i), node.input(operand));
+  };
+  const size_t count = std::max(pattern.inputs().size(), node.inputs().size());
+  for (size_t i = 2; i < count; ++i)
+    if (!fits(i, i)) return false;
+  if (fits(0, 0) && fits(1, 1)) return true;
+  const OpDef* op = node.inputs().size() < 2 ? nullptr : find_op(node.op);
+  return op && op->commutative && fits(0, 1) && fits(1, 0);
+}
+
+}  // namespace
+
+bool could_match(const Pattern& pattern, const Node& root) {
+  return could_match_node(pattern, *pattern.root, root);
+}
+
 using Accept = std::function<bool(Match&)>;
 
 class Matcher {

@@ -39,6 +39,7 @@ struct OptimizerOptions {
   bool verify = false;          // check the graph's invariants after every pass
   bool channels_last = false;   // the device's convolutions gain by channels-last operands
   TrainedAttention attention = TrainedAttention::Spelled;
+  bool partial_reasons = false;  // also record why parts of patterns did not match
   std::set<std::string> disabled;  // names of passes that do not run
   std::shared_ptr<int64_t> fuel;   // rewrites left, counted down over all graphs; null: no limit
   DumpHook dump;                   // may be empty
@@ -90,6 +91,7 @@ class PassContext {
   bool training() const { return options_.training; }
   bool channels_last() const { return options_.channels_last; }
   TrainedAttention attention() const { return options_.attention; }
+  bool partial_reasons() const { return options_.partial_reasons; }
   /// Takes fuel for one rewrite and counts a hit; false if the fuel is used up. Call it directly
   /// before the edit, after all checks.
   bool take();
@@ -97,7 +99,7 @@ class PassContext {
   /// Counts hits without fuel: for removals that cannot be wrong.
   void count(int64_t hits) { row_.hits += hits; }
   /// Records why `node` was not rewritten. Per rule and node, the reason against a complete match
-  /// replaces those against partial ones.
+  /// replaces those against partial ones, which are kept with `partial_reasons` only.
   void reject(std::string_view rule, const std::string& reason, const Node& node, bool complete);
   /// Drops the rejections of an erased node.
   void forget(int node_id) { rejected_.erase(node_id); }

@@ -49,6 +49,7 @@ bool PassContext::take() {
 
 void PassContext::reject(std::string_view rule, const std::string& reason, const Node& node,
                          bool complete) {
+  if (!complete && !options_.partial_reasons) return;
   std::vector<Rejection>& known = rejected_[node.id()];
   for (const Rejection& rejection : known) {
     if (rejection.rule != rule) continue;

@@ -33,6 +33,10 @@ struct Failure {
   bool complete = false;  // all of them
 };
 
+/// Whether the tree of operands above `root` has the pattern's ops and literals. A quick necessary
+/// condition of a match.
+bool could_match(const Pattern& pattern, const Node& root);
+
 struct Found {
   Match match;
   Node* place = nullptr;  // insert the replacement before this node

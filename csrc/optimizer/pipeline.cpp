@@ -46,9 +46,8 @@ void add_fusions(std::vector<Pass>& passes) {
 // Rejects unknown names, so that a typo does not silently disable nothing.
 void check_names(const OptimizerOptions& options) {
   if (options.disabled.empty()) return;
-  std::set<std::string> known = {std::string(kGroupPointwise)};
-  for (const auto& passes : {forward_passes(), joint_passes()})
-    for (const Pass& pass : passes) known.insert(pass.name);
+  std::set<std::string> known = all_passes();
+  known.emplace(kGroupPointwise);
   for (const std::string& name : options.disabled) {
     std::string all;
     for (const std::string& pass : known) all += (all.empty() ? "" : ", ") + pass;
@@ -126,6 +125,13 @@ std::set<std::string> passes_beyond(OptimizationLevel level) {
       if (of > level) beyond.insert(pass.name);
     }
   return beyond;
+}
+
+std::set<std::string> all_passes() {
+  std::set<std::string> names;
+  for (const auto& passes : {forward_passes(), joint_passes()})
+    for (const Pass& pass : passes) names.insert(pass.name);
+  return names;
 }
 
 std::set<std::string> packing_passes() {

@@ -28,6 +28,8 @@ PassReport optimize_joint(Graph& graph, const OptimizerOptions& options);
 std::vector<Pass> forward_passes();
 std::vector<Pass> joint_passes();
 
+/// The names of all passes.
+std::set<std::string> all_passes();
 /// The names of the passes that a level leaves out, for OptimizerOptions::disabled.
 std::set<std::string> passes_beyond(OptimizationLevel level);
 /// The names of the passes whose ops read weights in a form that is no part of ONNX.

@@ -121,6 +121,7 @@ namespace {
 
 bool apply_at(Graph& graph, const CompiledRule& rule, Node* node, PassContext& context,
               std::vector<int>& erased) {
+  if (!context.partial_reasons() && !could_match(rule.pattern, *node)) return false;
   Failure failure;
   std::optional<Found> found = match_at(graph, rule, node, failure);
   if (!found) {
@@ -162,9 +163,18 @@ std::map<std::string_view, Fusion>& fusions() {
 
 }  // namespace
 
-bool apply_rules(Graph& graph, std::span<const RewriteRule> rules, PassContext& context) {
-  std::vector<CompiledRule> compiled;
-  for (const RewriteRule& rule : rules) compiled.push_back(compile(rule));
+RuleSet::RuleSet(std::initializer_list<RewriteRule> rules) : rules_(rules) {}
+RuleSet::~RuleSet() = default;
+
+const std::vector<CompiledRule>& RuleSet::compiled() const {
+  std::call_once(once_, [&] {
+    for (const RewriteRule& rule : rules_) compiled_.push_back(compile(rule));
+  });
+  return compiled_;
+}
+
+bool apply_rules(Graph& graph, const RuleSet& rules, PassContext& context) {
+  const std::vector<CompiledRule>& compiled = rules.compiled();
   // Far more walks than any chain of rewrites needs; only rules that undo each other reach it.
   constexpr int kMostWalks = 100;
   bool changed = false;
@@ -174,7 +184,7 @@ bool apply_rules(Graph& graph, std::span<const RewriteRule> rules, PassContext& 
     if (!again) return changed;
     changed = true;
   }
-  throw InternalError(str("internal error, please report it: the rules around ", rules[0].name,
+  throw InternalError(str("internal error, please report it: the rules around ", compiled[0].rule->name,
                           " do not terminate"));
 }
 
@@ -195,16 +205,16 @@ const Fusion& fusion_named(std::string_view name) {
 Pass pass_of(const Fusion& fusion) {
   if (fusion.run) return {std::string(fusion.name), fusion.run};
   return {std::string(fusion.name), [&fusion](Graph& graph, PassContext& context) {
-            return apply_rules(graph, fusion.rules, context);
+            return apply_rules(graph, *fusion.rules, context);
           }};
 }
 
-FusionRegistrar::FusionRegistrar(std::string_view name, std::vector<RewriteRule> rules) {
-  fusions().emplace(name, Fusion{name, std::move(rules), nullptr});
+FusionRegistrar::FusionRegistrar(std::string_view name, const RuleSet& rules) {
+  fusions().emplace(name, Fusion{name, &rules, nullptr});
 }
 
 FusionRegistrar::FusionRegistrar(std::string_view name, bool (*run)(Graph&, PassContext&)) {
-  fusions().emplace(name, Fusion{name, {}, run});
+  fusions().emplace(name, Fusion{name, nullptr, run});
 }
 
 }  // namespace ortmodule

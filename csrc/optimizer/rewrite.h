@@ -13,8 +13,9 @@
 // the number captured by `$a`. An exit may be an input: `(x) => (x) {}`.
 #pragma once
 
+#include <initializer_list>
 #include <memory>
-#include <span>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,7 @@
 
 namespace ortmodule {
 
+struct CompiledRule;
 struct Pattern;
 
 /// A binding of a pattern to nodes and values of a graph. Names are those of the pattern.
@@ -69,15 +71,33 @@ struct RewriteRule {
   void (*derive)(Match&) = nullptr;
 };
 
+/// Rules that are applied together. Their texts are read once, when they are first applied.
+class RuleSet {
+ public:
+  RuleSet(std::initializer_list<RewriteRule> rules);
+  ~RuleSet();
+  RuleSet(const RuleSet&) = delete;
+  RuleSet& operator=(const RuleSet&) = delete;
+
+  /// May be called by several threads.
+  const std::vector<CompiledRule>& compiled() const;
+
+ private:
+  std::vector<RewriteRule> rules_;
+  mutable std::once_flag once_;
+  mutable std::vector<CompiledRule> compiled_;
+};
+
 /// Applies the rules in order, each over the whole graph, until none matches. Returns whether the
-/// graph changed. The report gets a reason for every node where a rule could start but did not
-/// apply.
-bool apply_rules(Graph& graph, std::span<const RewriteRule> rules, PassContext& context);
+/// graph changed. The report gets a reason for every node where all of a pattern matched but the
+/// rule did not apply, and with `OptimizerOptions::partial_reasons` for every node where a rule
+/// could start.
+bool apply_rules(Graph& graph, const RuleSet& rules, PassContext& context);
 
 /// A pass made of rules, or of code where rules cannot express the rewrite.
 struct Fusion {
   std::string_view name;  // imperative: "fuse_bias_gelu"
-  std::vector<RewriteRule> rules;
+  const RuleSet* rules = nullptr;
   bool (*run)(Graph&, PassContext&) = nullptr;
 };
 
@@ -89,12 +109,12 @@ Pass pass_of(const Fusion& fusion);
 
 class FusionRegistrar {
  public:
-  FusionRegistrar(std::string_view name, std::vector<RewriteRule> rules);
+  FusionRegistrar(std::string_view name, const RuleSet& rules);
   FusionRegistrar(std::string_view name, bool (*run)(Graph&, PassContext&));
 };
 
 }  // namespace ortmodule
 
-/// REGISTER_FUSION(fuse_bias_gelu, kRules) with a std::vector<RewriteRule> or a function.
+/// REGISTER_FUSION(fuse_bias_gelu, kRules) with a RuleSet or a function.
 #define REGISTER_FUSION(fusion_name, what) \
   static const ::ortmodule::FusionRegistrar registrar_##fusion_name(#fusion_name, what)

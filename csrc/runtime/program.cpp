@@ -34,8 +34,11 @@ bool is_kept_for_backward(const PlannedBuffer& buffer) {
 }  // namespace
 
 Program::Program(std::shared_ptr<const Plan> made) : plan(std::move(made)) {
+  steps.reserve(plan->steps.size());
   for (const PlannedStep& planned : plan->steps) {
     ProgramStep& step = steps.emplace_back();
+    step.in.reserve(planned.in.size());
+    step.out.reserve(planned.out.size());
     step.run = planned.kernel->run;
     step.library_bytes = planned.library_bytes;
     step.inexact = planned.kernel->inexact;

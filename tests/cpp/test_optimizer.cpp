@@ -23,11 +23,12 @@ std::string normal(std::string_view text) { return print(*read(text)); }
 
 // Applies one rule; the row tells hits and reasons.
 PassRow apply(Graph& graph, const RewriteRule& rule, Stage stage = Stage::Forward) {
-  const Pass pass{"rule", [&](Graph& g, PassContext& context) {
-                    return apply_rules(g, std::span(&rule, 1), context);
-                  }};
+  const RuleSet rules = {rule};
+  const Pass pass{
+      "rule", [&](Graph& g, PassContext& context) { return apply_rules(g, rules, context); }};
   OptimizerOptions options;
   options.verify = true;
+  options.partial_reasons = true;
   return run_passes(graph, stage, {pass}, options).rows.at(0);
 }
 
@@ -206,7 +207,7 @@ TEST(Rewrite, ReportsPlacesWithTheSameReasonOnce) {
 }
 
 TEST(Rewrite, RulesThatUndoEachOtherEndWithAnError) {
-  const std::vector<RewriteRule> rules = {{.name = "there",
+  const RuleSet rules = {{.name = "there",
                                            .pattern = "(x) => (y) { y = Exp (x) }",
                                            .replacement = "(x) => (y) { y = Log (x) }"},
                                           {.name = "back",

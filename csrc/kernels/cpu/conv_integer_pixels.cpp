@@ -21,6 +21,11 @@ constexpr int64_t kGrain = 1 << 21;
 /// Of the sums of a unit, which are written from the first-level cache.
 constexpr int64_t kSumBytes = 16 << 10;
 
+/// Bytes of scratch memory that packing takes.
+int64_t packing_scratch_bytes(const IntegerConv& conv) {
+  return conv.patches.places == 1 ? 0 : conv.outputs * conv.inner();
+}
+
 /// Operands, and parts of the workspace in bytes.
 struct PixelConv : IntegerConv {
   Layout x;             // as it is multiplied
@@ -49,7 +54,7 @@ struct PixelConv : IntegerConv {
   int64_t weight_bytes() const {
     if (by_channel())
       return given_weight_bytes() + aligned(ChannelSums::weight_bytes(groups, patches.places));
-    return packed ? 0 : aligned(groups * matrix_bytes()) + aligned(inner() * outputs);
+    return packed ? 0 : aligned(groups * matrix_bytes()) + aligned(packing_scratch_bytes(*this));
   }
 };
 
@@ -68,27 +73,30 @@ Reason unsupported(const StepFacts& facts) {
   return other_copy_runs(facts);
 }
 
-/// Packs the weights of each group; `scratch` has the bytes of a group's.
+/// Reorders the weights of outputs, [channels, places] each, to [places, channels].
+void move_channels_last(const int8_t* from, int64_t outputs, int64_t channels, int64_t places,
+                        int8_t* to) {
+  for (int64_t o = 0; o < outputs; ++o, from += channels * places)
+    for (int64_t place = 0; place < places; ++place, to += channels)
+      for (int64_t c = 0; c < channels; ++c) to[c] = from[c * places + place];
+}
+
+/// Packs the weights of each group; `scratch` has packing_scratch_bytes().
 void pack_groups(const KernelContext& context, const int8_t* w, const IntegerConv& conv,
                  int8_t* scratch, int8_t* to) {
-  const int64_t places = conv.patches.places, channels = conv.channels, outputs = conv.outputs;
+  const int64_t outputs = conv.outputs, inner = conv.inner(), places = conv.patches.places;
   const auto flip = static_cast<int8_t>(conv.signed_w ? 0 : kSignBit);
   for (int64_t group = 0; group < conv.groups; ++group) {
-    const int8_t* from = w + group * outputs * conv.inner();
-    // Rows of few outputs at a time stay in the first-level cache.
-    constexpr int64_t kOutputs = 64;
-    parallel_ranges(context, ceil_div(outputs, kOutputs), grain_for(kOutputs * conv.inner()),
-                    [&](int64_t begin, int64_t end) {
-                      const int64_t last = std::min(end * kOutputs, outputs);
-                      for (int64_t block = begin * kOutputs; block < last; block += kOutputs)
-                        for (int64_t k = 0; k < conv.inner(); ++k) {
-                          const int8_t* at = from + k % channels * places + k / channels;
-                          for (int64_t o = block; o < std::min(block + kOutputs, last); ++o)
-                            scratch[k * outputs + o] = at[o * conv.inner()];
-                        }
-                    });
-    pack_integer_matrix(context, {scratch, conv.inner(), outputs, outputs, 1}, flip,
-                        to + group * integer_panel_bytes(conv.inner(), outputs));
+    const int8_t* rows = w + group * outputs * inner;
+    if (places > 1) {
+      parallel_ranges(context, outputs, grain_for(inner), [&](int64_t begin, int64_t end) {
+        move_channels_last(rows + begin * inner, end - begin, conv.channels, places,
+                           scratch + begin * inner);
+      });
+      rows = scratch;
+    }
+    pack_integer_matrix(context, {rows, inner, outputs, 1, inner}, flip,
+                        to + group * integer_panel_bytes(inner, outputs));
   }
 }
 
@@ -468,8 +476,7 @@ Reason cannot_pack(const StepFacts& facts) {
 }
 
 size_t packing_workspace_bytes(const StepFacts& facts) {
-  const IntegerConv conv = packed_conv(facts);
-  return static_cast<size_t>(conv.inner() * conv.outputs);
+  return static_cast<size_t>(packing_scratch_bytes(packed_conv(facts)));
 }
 
 void pack_weights(const KernelArgs& args) {

@@ -198,6 +198,27 @@ struct IntegerTile {
   }
 };
 
+/// Packs kGroup places of `width` columns, whose places lie in turn, `stride` apart.
+template <int64_t kGroup>
+void pack_columns(const int8_t* from, int64_t stride, int64_t width, int8_t flip, int8_t* to) {
+  using Word = std::conditional_t<kGroup == 4, uint32_t, uint16_t>;
+  static_assert(sizeof(Word) == kGroup);
+  const auto flips = static_cast<Word>(static_cast<uint8_t>(flip) * 0x01010101u);
+  const auto pack = [&](int64_t j) {
+    Word word;
+    std::memcpy(&word, from + j * stride, kGroup);
+    word = static_cast<Word>(word ^ flips);
+    std::memcpy(to + j * kGroup, &word, kGroup);
+  };
+  if (width == kIntegerPanel) {
+    ORTM_UNROLL
+    for (int64_t j = 0; j < kIntegerPanel; ++j) pack(j);
+  } else {
+    for (int64_t j = 0; j < width; ++j) pack(j);
+    std::memset(to + width * kGroup, 0, static_cast<size_t>((kIntegerPanel - width) * kGroup));
+  }
+}
+
 /// Packs b [inner, columns], xor `flip` (0x80 for unsigned elements), into panels of kIntegerPanel
 /// columns and `padded` >= inner places each. What is padded is zero.
 template <class Dot>
@@ -217,17 +238,8 @@ void pack_integer_panels(const StridedMatrix<const int8_t>& b, int8_t flip, int6
         }
         continue;
       }
-      if (width == kIntegerPanel && b.row_stride == 1 && k + kGroup <= b.rows) {
-        using Word = std::conditional_t<kGroup == 4, uint32_t, uint16_t>;
-        static_assert(sizeof(Word) == kGroup);
-        const auto flips = static_cast<Word>(static_cast<uint8_t>(flip) * 0x01010101u);
-        ORTM_UNROLL
-        for (int64_t j = 0; j < kIntegerPanel; ++j) {
-          Word word;
-          std::memcpy(&word, from + j * b.column_stride, kGroup);
-          word = static_cast<Word>(word ^ flips);
-          std::memcpy(to + j * kGroup, &word, kGroup);
-        }
+      if (b.row_stride == 1 && k + kGroup <= b.rows) {
+        pack_columns<kGroup>(from, b.column_stride, width, flip, to);
         continue;
       }
       for (int64_t j = 0; j < kIntegerPanel; ++j)

@@ -24,7 +24,7 @@ Reason reject_full_size(const Match& match) {
 }  // namespace
 
 bool canonicalize(Graph& graph, PassContext& context) {
-  static const std::vector<RewriteRule> rules = {
+  static const RuleSet rules = {
       {.name = "-(-x) is x",
        .pattern = "(x) => (y) { n = Neg (x)  y = Neg (n) }",
        .replacement = "(x) => (x) {}"},
@@ -38,7 +38,7 @@ bool canonicalize(Graph& graph, PassContext& context) {
        .pattern = "(a, b) => (y) { n = Neg (b)  y = Sub (a, n) }",
        .replacement = "(a, b) => (y) { y = Add (a, b) }"},
   };
-  static const std::vector<RewriteRule> roots = {
+  static const RuleSet roots = {
       {.name = "x^2 is x x",
        .pattern = "(x) => (y) { y = Pow (x, 2.0) }",
        .replacement = "(x) => (y) { y = Mul (x, x) }",

@@ -10,6 +10,8 @@
 namespace ortmodule {
 namespace {
 
+std::string bits_of(double number) { return std::to_string(std::bit_cast<uint64_t>(number)); }
+
 // An attribute as text; unlike ==, it distinguishes 0.0 and -0.0.
 std::string key_of(const Attr& attr) {
   if (const auto* dim = std::get_if<DimExpr>(&attr)) return dim->text();
@@ -19,24 +21,25 @@ std::string key_of(const Attr& attr) {
     return key;
   }
   if (const auto* number = std::get_if<double>(&attr))
-    return str("#", std::bit_cast<uint64_t>(*number));
+    return "#" + bits_of(*number);
   if (const auto* numbers = std::get_if<std::vector<double>>(&attr)) {
     std::string key = "#[";
-    for (double number : *numbers) key += str(std::bit_cast<uint64_t>(number), ",");
+    for (double number : *numbers) key += bits_of(number) + ",";
     return key;
   }
-  if (const auto* text = std::get_if<std::string>(&attr)) return str("'", text->size(), *text);
-  if (const auto* dtype = std::get_if<DType>(&attr)) return str("t", name_of(*dtype));
+  if (const auto* text = std::get_if<std::string>(&attr)) return "'" + std::to_string(text->size()) + *text;
+  if (const auto* dtype = std::get_if<DType>(&attr)) return "t" + std::string(name_of(*dtype));
   return str("g", static_cast<const void*>(std::get<std::shared_ptr<const Graph>>(attr).get()));
 }
 
 std::string key_of(const Node& node) {
   // With the tag: a node inside a checkpoint must not merge with one outside, which is saved.
-  std::string key = str(node.op, "|", node.tag, "|", node.outputs().size());
-  for (const Value* input : node.inputs()) key += str("|", input ? input->id() : -1);
+  std::string key = node.op + "|" + node.tag + "|" + std::to_string(node.outputs().size());
+  for (const Value* input : node.inputs())
+    key.append("|").append(std::to_string(input ? input->id() : -1));
   std::map<std::string_view, const Attr*> sorted;
   for (const auto& [name, attr] : node.attrs.entries()) sorted[name] = &attr;
-  for (const auto& [name, attr] : sorted) key += str("|", name, "=", key_of(*attr));
+  for (const auto& [name, attr] : sorted) key.append("|").append(name).append("=").append(key_of(*attr));
   return key;
 }
 

@@ -31,7 +31,7 @@ constexpr std::string_view kSilu = "(x) => (y) { y = Silu (x) }";
 constexpr std::string_view kHardSigmoid = "(x) => (y) { y = HardSigmoid (x) }";
 constexpr std::string_view kHardSwish = "(x) => (y) { y = HardSwish (x) }";
 
-const std::vector<RewriteRule> kRules = {
+const RuleSet kRules = {
     {.name = "Silu",
      .pattern = "(x) => (y) { s = Sigmoid (x)  y = Mul (x, s) }",
      .replacement = kSilu},

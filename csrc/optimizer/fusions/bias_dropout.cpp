@@ -19,7 +19,7 @@ Reason reject_residual(const Match& match) {
 }
 
 // The longer pattern comes first, since it contains the shorter one.
-const std::vector<RewriteRule> kRules = {
+const RuleSet kRules = {
     {.name = "BiasDropout with residual", .fused_op = "BiasDropout", .reject = reject_residual},
     {.name = "BiasDropout",
      .pattern = R"((x, bias) => (y) {

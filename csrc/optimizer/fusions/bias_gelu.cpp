@@ -11,7 +11,7 @@ Reason reject(const Match& match) {
   return {};
 }
 
-const std::vector<RewriteRule> kRules = {
+const RuleSet kRules = {
     {.name = "BiasGelu", .fused_op = "BiasGelu", .reject = reject}};
 
 }  // namespace

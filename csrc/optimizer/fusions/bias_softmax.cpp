@@ -18,7 +18,7 @@ Reason reject(const Match& match) {
   return {};
 }
 
-const std::vector<RewriteRule> kRules = {
+const RuleSet kRules = {
     {.name = "BiasSoftmax", .fused_op = "BiasSoftmax", .reject = reject}};
 
 }  // namespace

@@ -23,7 +23,7 @@ Reason reject(const Match& match) {
 
 constexpr std::string_view kGelu = R"((x) => (y) { y = Gelu<approximate="tanh"> (x) })";
 
-const std::vector<RewriteRule> kRules = {{.name = "Gelu with x^3",
+const RuleSet kRules = {{.name = "Gelu with x^3",
                                           .pattern = R"((x, $scale, $cubic) => (y) {
        half = Mul (x, 0.5)
        square = Mul (x, x)

@@ -43,7 +43,7 @@ void derive_rows(Match& match) {
   match.set("dims", match.dims("y"));
 }
 
-const std::vector<RewriteRule> kRules = {
+const RuleSet kRules = {
     {.name = "Gemm",
      .pattern = R"((x, w, bias?) => (y) {
        pre = Gemm<transB=@t> (x, w, bias)

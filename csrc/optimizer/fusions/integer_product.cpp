@@ -35,7 +35,7 @@ Reason reject_bias(const Match& match) {
   return {};
 }
 
-const std::vector<RewriteRule> kRules = {
+const RuleSet kRules = {
     {.name = "scales",
      .pattern = R"((a, b, a_scale, b_scale, a_zero?, b_zero?) => (y) {
        sum = MatMulInteger (a, b, a_zero, b_zero)

@@ -47,7 +47,7 @@ constexpr std::string_view kAffine = R"((x, w, b) => (y) {
   y, mean, inv = LayerNormalization<axis=-1, epsilon=@epsilon> (x, w, b)
 })";
 
-const std::vector<RewriteRule> kRules = {
+const RuleSet kRules = {
     {.name = "LayerNormalization",
      .pattern = R"((x, w, b, $epsilon) => (y) {
        mean = ReduceMean<axes=@axes, keepdims=1> (x)

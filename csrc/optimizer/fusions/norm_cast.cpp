@@ -21,7 +21,7 @@ Reason reject_gradient(const Match& match) {
   return reject_types(match.dtype("x"), match.dtype("dy"));
 }
 
-const std::vector<RewriteRule> kRules = {
+const RuleSet kRules = {
     {.name = "SkipLayerNormalizationCast",
      .pattern = R"((x, skip, scale?, bias?) => (y, mean, inv_std_dev, sum) {
        n, mean, inv_std_dev, sum = SkipLayerNormalization<axis=@axis, epsilon=@epsilon>

@@ -29,7 +29,7 @@ void derive(Match& match) {
   match.set("dims", match.dims("y"));
 }
 
-const std::vector<RewriteRule> kRules = {{.name = "linear layer and bias",
+const RuleSet kRules = {{.name = "linear layer and bias",
                                           .pattern = R"((x, w, bias) => (y) {
        flipped = Transpose<perm=[1,0]> (w)
        product = MatMul (x, flipped)

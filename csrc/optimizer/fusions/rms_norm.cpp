@@ -31,7 +31,7 @@ Reason reject_cast(const Match& match) {
 }
 
 // The forms with casts or a scale come first, since they contain the plain form.
-const std::vector<RewriteRule> kRules = {{.name = "RMS norm between casts",
+const RuleSet kRules = {{.name = "RMS norm between casts",
                                           .pattern = R"((x, $epsilon) => (y) {
        wide = Cast<to=@wide> (x)
        square = Mul (wide, wide)

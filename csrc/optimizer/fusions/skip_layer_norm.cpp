@@ -16,7 +16,7 @@ Reason reject(const Match& match) {
   return {};
 }
 
-const std::vector<RewriteRule> kRules = {
+const RuleSet kRules = {
     {.name = "SkipLayerNormalization", .fused_op = "SkipLayerNormalization", .reject = reject}};
 
 }  // namespace
