@@ -255,19 +255,9 @@ class Finish {
               static_cast<int32_t>(static_cast<uint32_t>(sums[p * stride + j]) + terms[j]);
       return;
     }
-    const float *factors = factors_ + output, *biases = biases_ + output;
-    const auto scaled = [=](int64_t p, int64_t j) {
-      IntLanes added;
-      std::memcpy(&added, terms + j, sizeof(added));
-      return floats_of(sums + p * stride + j, added) * FloatVec::load(factors + j);
-    };
-    if (adds_)
-      results_.write_rows(at, pixels, step, count, [=](int64_t p) {
-        return [=](int64_t j) { return scaled(p, j) + FloatVec::load(biases + j); };
-      });
-    else
-      results_.write_rows(at, pixels, step, count,
-                          [=](int64_t p) { return [=](int64_t j) { return scaled(p, j); }; });
+    const SumScales scales{sums, stride, reinterpret_cast<const int32_t*>(terms),
+                           factors_ + output, adds_ ? biases_ + output : nullptr};
+    scales.write(results_, at, pixels, step, count);
   }
 
  private:

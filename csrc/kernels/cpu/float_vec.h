@@ -146,6 +146,16 @@ inline FloatVec larger(FloatVec a, FloatVec b) {
   return select(a > b, a, b);
 #endif
 }
+/// The smaller of each lane; b where one of them is NaN.
+inline FloatVec smaller(FloatVec a, FloatVec b) {
+#if defined(__AVX512F__)
+  return FloatLanes(_mm512_maskz_min_ps(0xffff, __m512(a.v), __m512(b.v)));
+#elif defined(__AVX2__)
+  return FloatLanes(_mm256_min_ps(__m256(a.v), __m256(b.v)));
+#else
+  return select(a < b, a, b);
+#endif
+}
 /// x, and 0 in the lanes where the mask is.
 inline FloatVec masked(IntLanes mask, FloatVec x) {
   return reinterpret_cast<FloatLanes>(reinterpret_cast<IntLanes>(x.v) & mask);

@@ -1,7 +1,10 @@
 // What products of integers do with their sums: scale them, add a bias, bend, and quantize again.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstring>
+#include <utility>
 
 #include "kernels/cpu/cpu_kernel.h"
 #include "kernels/cpu/quantizer.h"
@@ -37,12 +40,32 @@ struct Each {
   uint32_t integer(int64_t i) const { return static_cast<const uint32_t*>(data)[i * stride]; }
 };
 
+inline IntLanes load_integers(const int32_t* from) {
+  IntLanes lanes;
+  std::memcpy(&lanes, from, sizeof(lanes));
+  return lanes;
+}
+
 /// Integers as floats, of which a product has made sums.
 inline FloatVec floats_of(const int32_t* sums, IntLanes added) {
-  IntLanes lanes;
-  std::memcpy(&lanes, sums, sizeof(lanes));
-  return __builtin_convertvector(IntLanes(UIntLanes(lanes) + UIntLanes(added)), FloatLanes);
+  const UIntLanes lanes = UIntLanes(load_integers(sums)) + UIntLanes(added);
+  return __builtin_convertvector(IntLanes(lanes), FloatLanes);
 }
+
+/// Columns of sums, whose rows are `stride` apart, as real numbers: (sum + added) * factor + bias.
+template <bool kBiased>
+struct ScaledColumns {
+  const int32_t* sums;
+  int64_t stride;
+  IntLanes added;
+  FloatVec factor, bias;
+
+  FloatVec operator()(int64_t row) const {
+    const FloatVec scaled = floats_of(sums + row * stride, added) * factor;
+    if constexpr (kBiased) return scaled + bias;
+    return scaled;  // adding 0 would change -0
+  }
+};
 
 /// Results of real numbers, as they are or quantized: clamp(round(y / scale) + zero).
 class RealResults {
@@ -51,90 +74,136 @@ class RealResults {
       : to_(args.out[0].data), dtype_(args.out[0].dtype), relu_(is_relu(args)) {
     const Each scale(args, scale_place), zero(args, zero_place);
     if (!scale) return;
-    zero_ = zero.point(0);
-    const int32_t least = dtype_ == DType::Int8 ? -128 : 0;
-    quantizer_ = Quantizer(scale.number(0), zero_, least, least + 255);
+    const int32_t point = zero.point(0), least = dtype_ == DType::Int8 ? -128 : 0;
+    // The bytes of positive numbers are not below that of zero.
+    quantizer_ = Quantizer(scale.number(0), point, relu_ ? point : least, least + 255);
   }
 
   /// Writes `count` results from element `at` on. real(j) is a FloatVec of the numbers from j on;
   /// it may be asked for up to 15 behind `count`.
   template <class Real>
   void write(int64_t at, int64_t count, const Real& real) const {
-    write_rows(at, 1, 0, count, [&](int64_t) { return real; });
+    write_rows(at, 1, 0, count, [&](int64_t j) { return [=](int64_t) { return real(j); }; });
   }
 
-  /// The same for rows whose results begin `step` elements apart, real_of(row)(j).
-  template <class RealOf>
+  /// The same for rows whose results begin `step` elements apart. columns(j)(row) are the numbers
+  /// of a row from j on: what columns share is loaded once for all rows.
+  template <class Columns>
   void write_rows(int64_t at, int64_t rows, int64_t step, int64_t count,
-                  const RealOf& real_of) const {
-    if (!relu_) return write_bent(at, rows, step, count, real_of);
-    write_bent(at, rows, step, count, [&](int64_t row) {
-      return [real = real_of(row)](int64_t j) {
-        const FloatVec x = real(j), zero(0.0f);
-        return select(x > zero, x, zero);
-      };
-    });
+                  const Columns& columns) const {
+    // A copy, which stores of bytes cannot change.
+    const RealResults own = *this;
+    if (dtype_ == DType::UInt8)
+      own.quantize(rows, step, count, columns, static_cast<uint8_t*>(own.to_) + at);
+    else if (dtype_ == DType::Int8)
+      own.quantize(rows, step, count, columns, static_cast<int8_t*>(own.to_) + at);
+    else
+      own.store(rows, step, count, columns, static_cast<float*>(own.to_) + at);
   }
 
  private:
   static constexpr int64_t kLanes = FloatVec::kCount;
+  static constexpr int64_t kBlock = 16, kWide = 4 * kLanes;
 
   static bool is_relu(const KernelArgs& args) {
     return args.facts.node().attrs.integer("relu", 0) != 0;
   }
 
-  template <class RealOf>
-  void write_bent(int64_t at, int64_t rows, int64_t step, int64_t count,
-                  const RealOf& real_of) const {
-    // A copy, which stores of bytes cannot change.
-    const RealResults own = *this;
-    for (int64_t row = 0; row < rows; ++row, at += step) {
-      const auto real = real_of(row);
-      if (dtype_ == DType::UInt8)
-        own.quantize(real, count, static_cast<uint8_t*>(own.to_) + at);
-      else if (dtype_ == DType::Int8)
-        own.quantize(real, count, static_cast<int8_t*>(own.to_) + at);
-      else
-        store(real, count, static_cast<float*>(own.to_) + at);
+  template <class Columns>
+  void store(int64_t rows, int64_t step, int64_t count, const Columns& columns, float* y) const {
+    const FloatVec zero(0.0f);
+    for (int64_t j = 0; j < count; j += kLanes) {
+      const auto real = columns(j);
+      float* to = y + j;
+      for (int64_t row = 0; row < rows; ++row, to += step) {
+        FloatVec x = real(row);
+        if (relu_) x = larger(x, zero);
+        j + kLanes <= count ? x.store(to) : x.store(to, count - j);
+      }
     }
   }
 
-  template <class Real>
-  static void store(const Real& real, int64_t count, float* to) {
+  template <class Columns, class Q>
+  void quantize(int64_t rows, int64_t step, int64_t count, const Columns& columns, Q* y) const {
     int64_t j = 0;
-    for (; j + kLanes <= count; j += kLanes) real(j).store(to + j);
-    if (j < count) real(j).store(to + j, count - j);
-  }
-
-  template <class Real, class Q>
-  void quantize(const Real& real, int64_t count, Q* y) const {
-    constexpr int64_t kBlock = 16;
-    int64_t j = 0;
-    for (; j + kBlock <= count; j += kBlock) quantize_block(real, j, y + j);
-    if (j == count) return;
-    Q block[kBlock];
-    quantize_block(real, j, block);
-    if (count - j == kBlock / 2)
-      std::memcpy(y + j, block, kBlock / 2);
-    else
-      std::copy_n(block, count - j, y + j);
-  }
-
-  /// 16 results.
-  template <class Real, class Q>
-  void quantize_block(const Real& real, int64_t j, Q* y) const {
-    const auto bytes = [&](int64_t from) { return quantizer_.steps(real(from)) + zero_; };
 #if defined(__AVX2__)
-    __m128i block = narrowed<Q>(bytes(j));
-    if constexpr (kLanes == 8) block = _mm_unpacklo_epi64(block, narrowed<Q>(bytes(j + 8)));
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(y), block);
+    for (; j + kWide <= count && quantizer_.is_usual(); j += kWide)
+      quantize_wide(rows, step, columns, j, y + j);
+#endif
+    for (; j < count; j += kBlock) {
+      const auto parts = parts_of<kBlock / kLanes>(columns, j);
+      Q* to = y + j;
+      for (int64_t row = 0; row < rows; ++row, to += step) quantize_block(parts, row, count - j, to);
+    }
+  }
+
+  /// columns(j) of `kParts` vectors in turn.
+  template <size_t kParts, class Columns>
+  static auto parts_of(const Columns& columns, int64_t j) {
+    return [&]<size_t... kPart>(std::index_sequence<kPart...>) {
+      return std::array{columns(j + static_cast<int64_t>(kPart) * kLanes)...};
+    }(std::make_index_sequence<kParts>());
+  }
+
+  /// Up to 16 results.
+  template <class Parts, class Q>
+  void quantize_block(const Parts& parts, int64_t row, int64_t count, Q* y) const {
+    Q block[kBlock];
+#if defined(__AVX2__)
+    __m128i bytes = narrowed<Q>(quantizer_(parts[0](row)));
+    if constexpr (kLanes == 8)
+      bytes = _mm_unpacklo_epi64(bytes, narrowed<Q>(quantizer_(parts[1](row))));
+    if (count >= kBlock) return _mm_storeu_si128(reinterpret_cast<__m128i*>(y), bytes);
+    if (count == kBlock / 2) return _mm_storel_epi64(reinterpret_cast<__m128i*>(y), bytes);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(block), bytes);
 #else
-    for (int64_t v = 0; v < 16; v += kLanes) {
-      const IntLanes lanes = bytes(j + v);
-      for (int64_t i = 0; i < kLanes; ++i) y[v + i] = static_cast<Q>(lanes[i]);
+    for (size_t v = 0; v < parts.size(); ++v) {
+      const IntLanes lanes = quantizer_(parts[v](row));
+      for (int64_t i = 0; i < kLanes; ++i)
+        block[static_cast<int64_t>(v) * kLanes + i] = static_cast<Q>(lanes[i]);
     }
 #endif
+    std::copy_n(block, std::min(count, kBlock), y);
   }
+
+#if defined(__AVX2__)
+  /// kWide results of each row.
+  template <class Columns, class Q>
+  void quantize_wide(int64_t rows, int64_t step, const Columns& columns, int64_t j, Q* y) const {
+    const auto parts = parts_of<4>(columns, j);
+    for (int64_t row = 0; row < rows; ++row, y += step) {
+      const IntLanes a = quantizer_.fixed(parts[0](row)), b = quantizer_.fixed(parts[1](row)),
+                     c = quantizer_.fixed(parts[2](row)), d = quantizer_.fixed(parts[3](row));
+      if (Quantizer::in_doubt(a, b, c, d)) [[unlikely]]
+        store_bytes(quantizer_(parts[0](row)), quantizer_(parts[1](row)), quantizer_(parts[2](row)),
+                    quantizer_(parts[3](row)), y);
+      else
+        store_bytes(Quantizer::whole_of(a), Quantizer::whole_of(b), Quantizer::whole_of(c),
+                    Quantizer::whole_of(d), y);
+    }
+  }
+
+  template <class Q>
+  static void store_bytes(IntLanes a, IntLanes b, IntLanes c, IntLanes d, Q* y) {
+    constexpr bool kSigned = std::is_signed_v<Q>;
+#if defined(__AVX512BW__)
+    constexpr __mmask32 kPairs = ~__mmask32{0};  // GCC 12 warns of the forms without a mask
+    constexpr __mmask64 kAll = ~__mmask64{0};
+    const __m512i ab = _mm512_maskz_packs_epi32(kPairs, __m512i(a), __m512i(b)),
+                  cd = _mm512_maskz_packs_epi32(kPairs, __m512i(c), __m512i(d));
+    const __m512i bytes = kSigned ? _mm512_maskz_packs_epi16(kAll, ab, cd)
+                                  : _mm512_maskz_packus_epi16(kAll, ab, cd);
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    _mm512_storeu_si512(y, _mm512_maskz_permutexvar_epi32(0xffff, order, bytes));
+#else
+    const __m256i ab = _mm256_packs_epi32(__m256i(a), __m256i(b)),
+                  cd = _mm256_packs_epi32(__m256i(c), __m256i(d));
+    const __m256i bytes = kSigned ? _mm256_packs_epi16(ab, cd) : _mm256_packus_epi16(ab, cd);
+    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), _mm256_permutevar8x32_epi32(bytes, order));
+#endif
+  }
+#endif
 
 #if defined(__AVX512BW__)
   template <class Q>
@@ -155,8 +224,35 @@ class RealResults {
   void* to_;
   DType dtype_;
   bool relu_;
-  int32_t zero_ = 0;
   Quantizer quantizer_;
+};
+
+/// Rows of sums, `stride` apart, and what makes real numbers of each column; `biases` may be null.
+struct SumScales {
+  const int32_t* sums;
+  int64_t stride;
+  const int32_t* added;
+  const float *factors, *biases;
+
+  /// Writes `rows` rows of `count` results from element `at` on, `step` apart. Up to 15 sums and
+  /// scales behind those of a row are read.
+  void write(const RealResults& results, int64_t at, int64_t rows, int64_t step,
+             int64_t count) const {
+    const SumScales own = *this;
+    if (biases)
+      results.write_rows(at, rows, step, count, [=](int64_t j) { return own.columns<true>(j); });
+    else
+      results.write_rows(at, rows, step, count, [=](int64_t j) { return own.columns<false>(j); });
+  }
+
+ private:
+  template <bool kBiased>
+  ScaledColumns<kBiased> columns(int64_t j) const {
+    ScaledColumns<kBiased> columns{sums + j, stride, load_integers(added + j),
+                                   FloatVec::load(factors + j), {}};
+    if constexpr (kBiased) columns.bias = FloatVec::load(biases + j);
+    return columns;
+  }
 };
 
 }  // namespace ORTM_ISA

@@ -240,18 +240,8 @@ class Run {
       if (adds_integers) integers[j] = static_cast<int32_t>(bias_.integer(column + j));
       if (adds_floats) biases[j] = bias_.number(column + j);
     }
-    for (int64_t r = 0; r < rows; ++r, sums += stride, at += p_.product.columns) {
-      const auto scaled = [&](int64_t j) {
-        IntLanes added;
-        std::memcpy(&added, integers + j, sizeof(added));
-        return floats_of(sums + j, added) * FloatVec::load(factors + j);
-      };
-      if (adds_floats)
-        results_.write(at, columns,
-                       [&](int64_t j) { return scaled(j) + FloatVec::load(biases + j); });
-      else
-        results_.write(at, columns, scaled);
-    }
+    const SumScales scales{sums, stride, integers, factors, adds_floats ? biases : nullptr};
+    scales.write(results_, at, rows, p_.product.columns, columns);
   }
 
   template <class Dot>

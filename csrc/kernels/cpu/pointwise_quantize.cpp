@@ -38,11 +38,12 @@ void quantize(const MicroArgs& m) {
     for (int64_t i = 0; i < m.count; ++i) out[i] = spelled<kDequantizes>(x[i], by);
     return;
   }
-  const Quantizer quantizer(by.scale, static_cast<int32_t>(by.zero), static_cast<int32_t>(by.least),
-                            static_cast<int32_t>(by.most));
+  // The zero point is added later: to numbers that are not dequantized.
+  const Quantizer steps_of(by.scale, 0, static_cast<int32_t>(by.least - by.zero),
+                           static_cast<int32_t>(by.most - by.zero));
   const FloatVec scale(by.scale), zero(by.zero), of_none(0.0f - by.zero);
   const auto of = [=](FloatVec real) {
-    FloatVec steps = __builtin_convertvector(quantizer.steps(real), FloatLanes);
+    FloatVec steps = __builtin_convertvector(steps_of(real), FloatLanes);
     steps = select(real == real, steps, of_none);  // the byte of no number is 0
     return kDequantizes ? steps * scale : steps + zero;
   };
