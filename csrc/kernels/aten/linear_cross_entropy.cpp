@@ -347,6 +347,7 @@ class Head {
         run_product(own->more_dw, {left, right, to}, to);
       return;
     }
+    if (s_.dw_classes > 0) return add_narrow_dw(dw, begin, count, beta);
     const bool mixed = s_.widens() && dw.is_cuda();
     const at::Tensor x = mixed ? x_rows(begin, count) : wide_x(begin, count);
     // The copies in the wide type are made under the emulation only.
@@ -357,6 +358,25 @@ class Head {
       at::addmm_out(dw, dw, a, b, dw.scalar_type(), beta, scale_);
     } else {
       at::addmm_out(dw, dw, a, b, beta, scale_);
+    }
+  }
+
+  /// Products of 16 bits, added in the wide type a few classes at a time.
+  void add_narrow_dw(const at::Tensor& dw, int64_t begin, int64_t count, double beta) {
+    const at::Tensor x = x_rows(begin, count);
+    for (int64_t first = 0; first < s_.classes; first += s_.dw_classes) {
+      const int64_t classes = std::min(s_.dw_classes, s_.classes - first);
+      const at::Tensor dscores = narrow(count).narrow(1, first, classes);
+      const int64_t rows = s_.trans_b ? classes : s_.channels;
+      const int64_t columns = s_.trans_b ? s_.channels : classes;
+      at::Tensor part = matrix(p_.workspace.narrow_dw, s_.dtype, rows, columns, columns);
+      at::Tensor to = dw.narrow(s_.trans_b ? 0 : 1, first, classes);
+      if (s_.trans_b)
+        at::mm_out(part, dscores.t(), x);
+      else
+        at::mm_out(part, x.t(), dscores);
+      if (beta == 0.0) to.zero_();
+      to.add_(part, scale_);
     }
   }
 

@@ -71,6 +71,18 @@ TileKernel of_gradient(Device device, const StepFacts& facts, const HeadShape& s
                      {scores});
 }
 
+/// Whether the processor multiplies that type several times faster than float32.
+bool multiplies_fast(DType dtype) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (dtype == DType::BFloat16) return __builtin_cpu_supports("avx512bf16");
+  return dtype == DType::Float16 && __builtin_cpu_supports("avx512fp16");
+#else
+  static_cast<void>(dtype);
+  return false;
+#endif
+}
+
 }  // namespace
 
 HeadShape::HeadShape(const StepFacts& facts, Device device)
@@ -85,6 +97,8 @@ HeadShape::HeadShape(const StepFacts& facts, Device device)
   if (device == Device::CPU) {
     // A 32nd of the scores, but enough rows for the products to pay.
     tile_rows = rows_of_tile(32, 128, 512);
+    constexpr int64_t kMostClasses = 512;
+    if (widens() && multiplies_fast(dtype)) dw_classes = std::min(classes, kMostClasses);
     return;
   }
   // A GPU has more to fill, and each tile reads and writes all of unit_dw.
@@ -104,7 +118,8 @@ Workspace::Workspace(const HeadShape& s, size_t scratch_bytes) {
   narrow = add(s.copies() ? scores_count * thin : 0);
   scores = add(scores_count * size_of(s.scored));
   narrow_dx = add(s.copies() ? x_count * thin : 0);
-  wide_x = add(s.copies() ? x_count * thick : 0);
+  wide_x = add(s.copies() && s.dw_classes == 0 ? x_count * thick : 0);
+  narrow_dw = add(static_cast<size_t>(s.dw_classes * s.channels) * thin);
   losses = add(tile * thick);
   log_sum_exp = add(tile * thick);
   ones = add(tile * thick);
