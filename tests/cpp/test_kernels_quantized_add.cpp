@@ -47,24 +47,25 @@ TEST(QuantizedAdd, RoundsTheSumOfRealNumbers) {
         }
 }
 
+// Few numbers, and so many that the 256 results are computed first.
 TEST(Requantize, RoundsRealNumbers) {
-  const Sizes sizes{3, 37};
-  for (DType x_type : {DType::UInt8, DType::Int8})
-    for (int64_t relu : {0, 1}) {
-      Tensor x = bytes_of(x_type, sizes, 1), y(DType::Int8, sizes);
-      Tensor x_scale = number(DType::Float32, 0.25), y_scale = number(DType::Float32, 0.5),
-             x_zero = number(x_type, 9), y_zero = number(DType::Int8, -3);
-      std::vector<double> wanted;
-      for (double value : x.values()) {
-        const double real = (value - 9) * 0.25;
-        wanted.push_back(std::clamp(std::nearbyint((relu ? std::max(real, 0.0) : real) / 0.5) - 3,
-                                    -128.0, 127.0));
+  for (const Sizes& sizes : {Sizes{3, 37}, Sizes{5, 611}})
+    for (DType x_type : {DType::UInt8, DType::Int8})
+      for (int64_t relu : {0, 1}) {
+        Tensor x = bytes_of(x_type, sizes, 1), y(DType::Int8, sizes);
+        Tensor x_scale = number(DType::Float32, 0.25), y_scale = number(DType::Float32, 0.5),
+               x_zero = number(x_type, 9), y_zero = number(DType::Int8, -3);
+        std::vector<double> wanted;
+        for (double value : x.values()) {
+          const double real = (value - 9) * 0.25;
+          wanted.push_back(std::clamp(
+              std::nearbyint((relu ? std::max(real, 0.0) : real) / 0.5) - 3, -128.0, 127.0));
+        }
+        const std::vector<Tensor*> in{&x, &x_scale, &x_zero, &y_scale, &y_zero};
+        run_all_kernels("Requantize",
+                        facts_of({node_of("Requantize", {{"relu", relu}}, in, {&y})}, in, {&y}), in,
+                        {&y}, [&] { ASSERT_EQ(y.values(), wanted); });
       }
-      const std::vector<Tensor*> in{&x, &x_scale, &x_zero, &y_scale, &y_zero};
-      run_all_kernels("Requantize",
-                      facts_of({node_of("Requantize", {{"relu", relu}}, in, {&y})}, in, {&y}), in,
-                      {&y}, [&] { ASSERT_EQ(y.values(), wanted); });
-    }
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
-// Requantize: bytes are widened and scaled in registers, and quantized there by another scale.
+// Requantize: bytes are widened and scaled in registers, and quantized there by another scale. Of
+// many bytes, the 256 results are computed first.
+#include "kernels/cpu/byte_table.h"
 #include "kernels/cpu/quantized_terms.h"
 
 namespace ortmodule {
@@ -23,11 +25,36 @@ void requantize_bytes(const KernelArgs& args) {
   results.write(whole, count - whole, [&](int64_t j) { return rest.at(j); });
 }
 
-void requantize(const KernelArgs& args) {
+void requantize_each(const KernelArgs& args) {
   if (args.in[kX].dtype == DType::Int8)
     requantize_bytes<int8_t>(args);
   else
     requantize_bytes<uint8_t>(args);
+}
+
+/// The results of all bytes.
+ByteTable table_of(const KernelArgs& args) {
+  ByteTable values = byte_values(), table;
+  const Sizes sizes{kByteValues}, strides{1};
+  const auto line = [&](DType dtype, void* data) {
+    return TensorView{data, dtype, 1, sizes.data(), strides.data()};
+  };
+  std::vector<TensorView> in(args.in.begin(), args.in.end());
+  in[kX] = line(args.in[kX].dtype, values.entries);
+  const TensorView out = line(args.out[0].dtype, table.entries);
+  requantize_each({args.facts, in, std::span(&out, 1), args.workspace, nullptr, args.context});
+  return table;
+}
+
+void requantize(const KernelArgs& args) {
+  const int64_t count = args.in[kX].element_count();
+  if (count < kLeastLookedUp) return requantize_each(args);
+  const ByteTable table = table_of(args);
+  const auto* x = args.in[kX].as<uint8_t>();
+  auto* y = args.out[0].as<uint8_t>();
+  parallel_ranges(args.context, count, grain_for(1), [&](int64_t begin, int64_t end) {
+    look_up(table, x + begin, end - begin, y + begin);
+  });
 }
 
 std::vector<Sizes> strides_of_x(const StepFacts& facts) {
