@@ -23,8 +23,9 @@ class ChannelSums {
     return std::max(blocks * ceil_div(places, 4) * 4, channels * ceil_div(places, 2) * 4);
   }
 
-  /// `weights`: [channels, places]. `memory` has weight_bytes().
-  ChannelSums(const int32_t* weights, int64_t channels, int64_t places, uint8_t flip,
+  /// `weights`: [channels, places], of int8 or int32. `memory` has weight_bytes().
+  template <class W>
+  ChannelSums(const W* weights, int64_t channels, int64_t places, uint8_t flip,
               std::byte* memory)
       : channels_(channels),
         flip_(flip),
@@ -32,25 +33,19 @@ class ChannelSums {
         fours_(reinterpret_cast<int8_t*>(memory)) {
     block_ = channels >= 16 ? 16 : std::min<int64_t>(channels, 8);
 #if defined(__AVX512VNNI__)
-    const bool are_bytes = std::all_of(weights, weights + channels * places,
-                                       [](int32_t w) { return w == static_cast<int8_t>(w); });
+    const bool are_bytes =
+        sizeof(W) == 1 || std::all_of(weights, weights + channels * places,
+                                      [](W w) { return w == static_cast<int8_t>(w); });
     if (channels >= kMostChannels && are_bytes) block_ = kMostChannels;
 #endif
     const int64_t together = block_ == kMostChannels ? 4 : 2;
     groups_ = ceil_div(places, together);
     places_ = groups_ * together;
-    const int64_t count = block_ == kMostChannels ? blocks() * block_ : channels;
     std::memset(memory, 0, static_cast<size_t>(weight_bytes(channels, places)));
-    for (int64_t place = 0; place < places; ++place) {
-      const auto weight = [&](int64_t c) { return weights[c * places + place]; };
-      if (block_ == kMostChannels)
-        for (int64_t i = 0; i < count; ++i)
-          fours_[four_at(i, place)] =
-              static_cast<int8_t>(weight(first_of(i / block_) + i % block_));
-      else
-        for (int64_t c = 0; c < channels; ++c)
-          pairs_[(place / 2 * channels + c) * 2 + place % 2] = static_cast<int16_t>(weight(c));
-    }
+    if (block_ == kMostChannels)
+      lay_out_fours(weights, places);
+    else
+      lay_out_pairs(weights, places);
   }
 
   /// Places of windows, some of which have no weight.
@@ -80,12 +75,29 @@ class ChannelSums {
   }
 
  private:
-  /// Where the weight of a place of channel i of the blocks is: 16 bytes are four channels of four
-  /// places, as unpacking the pixels makes them.
-  int64_t four_at(int64_t i, int64_t place) const {
-    const int64_t block = i / 64, lane = i % 64 / 16, vector = i % 16 / 4;
-    const int64_t at = ((vector * 4 + lane) * 4 + i % 4) * 4 + place % 4;
-    return (block * groups_ + place / 4) * 256 + at;
+  /// Of each block and four places 256 bytes, of which 16 are four channels of the places, as
+  /// unpacking the pixels makes them.
+  template <class W>
+  void lay_out_fours(const W* weights, int64_t places) {
+    for (int64_t block = 0; block < blocks(); ++block)
+      for (int64_t i = 0; i < kMostChannels; ++i) {
+        const W* from = weights + (first_of(block) + i) * places;
+        const int64_t lane = i / 16, vector = i % 16 / 4;
+        int8_t* to = fours_ + block * groups_ * 256 + ((vector * 4 + lane) * 4 + i % 4) * 4;
+        for (int64_t place = 0; place < places; place += 4, to += 256)
+          for (int64_t k = 0; k < std::min<int64_t>(4, places - place); ++k)
+            to[k] = static_cast<int8_t>(from[place + k]);
+      }
+  }
+
+  template <class W>
+  void lay_out_pairs(const W* weights, int64_t places) {
+    for (int64_t c = 0; c < channels_; ++c, weights += places)
+      for (int64_t place = 0; place < places; place += 2) {
+        int16_t* to = pairs_ + (place / 2 * channels_ + c) * 2;
+        to[0] = static_cast<int16_t>(weights[place]);
+        if (place + 1 < places) to[1] = static_cast<int16_t>(weights[place + 1]);
+      }
   }
 
 #if defined(__AVX512VNNI__)
@@ -164,7 +176,7 @@ class ChannelSums {
   uint8_t flip_;
   // One of them, in the same memory.
   int16_t* pairs_;  // [groups, channels, 2]
-  int8_t* fours_;   // [blocks, groups, four_at()]
+  int8_t* fours_;   // [blocks, groups, 256]
 };
 
 }  // namespace ORTM_ISA

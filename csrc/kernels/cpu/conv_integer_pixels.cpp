@@ -395,18 +395,29 @@ class PixelRun {
   void sum_channels(const Windows& windows, std::byte* memory) {
     const int64_t places = conv_.patches.places, channels = conv_.groups;
     const auto* w = args_.in[1].as<uint8_t>();
+    bool has_zeros = false;
+    for (int64_t c = 0; c < channels; ++c) has_zeros = has_zeros || finish_.given_w_zero(c) != 0;
+    if (conv_.signed_w && !has_zeros)
+      return sum_with(args_.in[1].as<int8_t>(), windows, memory + conv_.given_weight_bytes());
     auto* weights = reinterpret_cast<int32_t*>(memory);
-    for (int64_t c = 0; c < channels; ++c) {
-      uint32_t sum = 0;
-      for (int64_t k = c * places; k < (c + 1) * places; ++k) {
+    for (int64_t c = 0, k = 0; c < channels; ++c)
+      for (const int64_t end = k + places; k < end; ++k) {
         const int32_t given = conv_.signed_w ? static_cast<int8_t>(w[k]) : int32_t{w[k]};
         weights[k] = given - finish_.given_w_zero(c);
-        sum += static_cast<uint32_t>(weights[k]);
       }
-      finish_.take_weights(c, sum);
+    sum_with(weights, windows, memory + conv_.given_weight_bytes());
+  }
+
+  /// `weights`: less their zero points.
+  template <class W>
+  void sum_with(const W* weights, const Windows& windows, std::byte* memory) {
+    const int64_t places = conv_.patches.places, channels = conv_.groups;
+    for (int64_t c = 0; c < channels; ++c) {
+      int32_t sum = 0;
+      for (int64_t k = c * places; k < (c + 1) * places; ++k) sum += weights[k];
+      finish_.take_weights(c, static_cast<uint32_t>(sum));
     }
-    const ChannelSums channel_sums(weights, channels, places, flip(),
-                                   memory + conv_.given_weight_bytes());
+    const ChannelSums channel_sums(weights, channels, places, flip(), memory);
     parallel_ranges(
         args_.context, conv_.all_pixels(),
         ceil_div(kGrain, std::max<int64_t>(channels * places, 1)),
