@@ -39,7 +39,7 @@ struct OptimizerOptions {
   bool verify = false;          // check the graph's invariants after every pass
   bool channels_last = false;   // the device's convolutions gain by channels-last operands
   TrainedAttention attention = TrainedAttention::Spelled;
-  bool partial_reasons = false;  // also record why parts of patterns did not match
+  bool partial_reasons = false;    // also record why parts of patterns did not match
   std::set<std::string> disabled;  // names of passes that do not run
   std::shared_ptr<int64_t> fuel;   // rewrites left, counted down over all graphs; null: no limit
   DumpHook dump;                   // may be empty

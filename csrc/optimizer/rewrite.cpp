@@ -184,8 +184,8 @@ bool apply_rules(Graph& graph, const RuleSet& rules, PassContext& context) {
     if (!again) return changed;
     changed = true;
   }
-  throw InternalError(str("internal error, please report it: the rules around ", compiled[0].rule->name,
-                          " do not terminate"));
+  throw InternalError(str("internal error, please report it: the rules around ",
+                          compiled[0].rule->name, " do not terminate"));
 }
 
 std::vector<const Fusion*> all_fusions() {

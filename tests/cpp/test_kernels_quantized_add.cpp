@@ -58,8 +58,8 @@ TEST(Requantize, RoundsRealNumbers) {
         std::vector<double> wanted;
         for (double value : x.values()) {
           const double real = (value - 9) * 0.25;
-          wanted.push_back(std::clamp(
-              std::nearbyint((relu ? std::max(real, 0.0) : real) / 0.5) - 3, -128.0, 127.0));
+          wanted.push_back(std::clamp(std::nearbyint((relu ? std::max(real, 0.0) : real) / 0.5) - 3,
+                                      -128.0, 127.0));
         }
         const std::vector<Tensor*> in{&x, &x_scale, &x_zero, &y_scale, &y_zero};
         run_all_kernels("Requantize",

@@ -24,8 +24,8 @@ std::string normal(std::string_view text) { return print(*read(text)); }
 // Applies one rule; the row tells hits and reasons.
 PassRow apply(Graph& graph, const RewriteRule& rule, Stage stage = Stage::Forward) {
   const RuleSet rules = {rule};
-  const Pass pass{
-      "rule", [&](Graph& g, PassContext& context) { return apply_rules(g, rules, context); }};
+  const Pass pass{"rule",
+                  [&](Graph& g, PassContext& context) { return apply_rules(g, rules, context); }};
   OptimizerOptions options;
   options.verify = true;
   options.partial_reasons = true;
@@ -208,11 +208,11 @@ TEST(Rewrite, ReportsPlacesWithTheSameReasonOnce) {
 
 TEST(Rewrite, RulesThatUndoEachOtherEndWithAnError) {
   const RuleSet rules = {{.name = "there",
-                                           .pattern = "(x) => (y) { y = Exp (x) }",
-                                           .replacement = "(x) => (y) { y = Log (x) }"},
-                                          {.name = "back",
-                                           .pattern = "(x) => (y) { y = Log (x) }",
-                                           .replacement = "(x) => (y) { y = Exp (x) }"}};
+                          .pattern = "(x) => (y) { y = Exp (x) }",
+                          .replacement = "(x) => (y) { y = Log (x) }"},
+                         {.name = "back",
+                          .pattern = "(x) => (y) { y = Log (x) }",
+                          .replacement = "(x) => (y) { y = Exp (x) }"}};
   auto graph = read("g (x: f32[8]) => (y) { y = Exp (x) }");
   const Pass pass{"loop", [&](Graph& g, PassContext& c) { return apply_rules(g, rules, c); }};
   EXPECT_THROW(run_passes(*graph, Stage::Forward, {pass}, {}), InternalError);

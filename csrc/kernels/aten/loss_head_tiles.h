@@ -20,7 +20,8 @@ struct HeadShape {
   int64_t rows = 0, channels = 0, classes = 0, tile_rows = 0;
   int64_t row_stride = 0;     // of scores, in elements
   int64_t whole_classes = 0;  // in vectors of 16 bytes; the rest has products of its own
-  /// Classes whose part of unit_dw is one product of 16 bits on a CPU; 0: products in the wide type.
+  /// Classes whose part of unit_dw is one product of 16 bits on a CPU; 0: products in the wide
+  /// type.
   int64_t dw_classes = 0;
   bool trans_b = true;
   DType dtype = DType::Undefined;   // of x and w
@@ -43,7 +44,8 @@ struct HeadShape {
 /// The pieces of the workspace, each aligned to 64 bytes.
 struct Workspace {
   size_t bytes = 0;
-  size_t narrow, scores, narrow_dx, wide_x, narrow_dw, losses, log_sum_exp, ones, dloss, row_scratch;
+  size_t narrow, scores, narrow_dx, wide_x, narrow_dw, losses, log_sum_exp, ones, dloss,
+      row_scratch;
 
   Workspace(const HeadShape& s, size_t scratch_bytes);
 

@@ -25,10 +25,11 @@ inline ByteTable byte_values() {
 }
 
 #if defined(__AVX512BW__)
-/// Whole vectors of 64 bytes; returns how many bytes they are. The instruction looks up 128 entries.
+/// Whole vectors of 64 bytes; returns how many bytes they are. The instruction looks up 128
+/// entries.
 __attribute__((target("avx512vbmi"))) inline int64_t look_up_halves(const ByteTable& table,
-                                                                     const uint8_t* from,
-                                                                     int64_t count, uint8_t* to) {
+                                                                    const uint8_t* from,
+                                                                    int64_t count, uint8_t* to) {
   const auto part = [&](int i) { return _mm512_load_si512(table.entries + 64 * i); };
   const __m512i a = part(0), b = part(1), c = part(2), d = part(3);
   int64_t i = 0;
@@ -41,8 +42,8 @@ __attribute__((target("avx512vbmi"))) inline int64_t look_up_halves(const ByteTa
 }
 #endif
 
-/// to[i] = table[from[i]]. Without the instruction for it in rows of 16 bytes, which a shuffle looks
-/// up: of indices of other rows it makes zeros.
+/// to[i] = table[from[i]]. Without the instruction for it in rows of 16 bytes, which a shuffle
+/// looks up: of indices of other rows it makes zeros.
 inline void look_up(const ByteTable& table, const uint8_t* from, int64_t count, uint8_t* to) {
   int64_t i = 0;
 #if defined(__AVX512BW__)

@@ -25,8 +25,7 @@ class ChannelSums {
 
   /// `weights`: [channels, places], of int8 or int32. `memory` has weight_bytes().
   template <class W>
-  ChannelSums(const W* weights, int64_t channels, int64_t places, uint8_t flip,
-              std::byte* memory)
+  ChannelSums(const W* weights, int64_t channels, int64_t places, uint8_t flip, std::byte* memory)
       : channels_(channels),
         flip_(flip),
         pairs_(reinterpret_cast<int16_t*>(memory)),

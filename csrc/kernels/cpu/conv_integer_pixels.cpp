@@ -255,8 +255,8 @@ class Finish {
               static_cast<int32_t>(static_cast<uint32_t>(sums[p * stride + j]) + terms[j]);
       return;
     }
-    const SumScales scales{sums, stride, reinterpret_cast<const int32_t*>(terms),
-                           factors_ + output, adds_ ? biases_ + output : nullptr};
+    const SumScales scales{sums, stride, reinterpret_cast<const int32_t*>(terms), factors_ + output,
+                           adds_ ? biases_ + output : nullptr};
     scales.write(results_, at, pixels, step, count);
   }
 

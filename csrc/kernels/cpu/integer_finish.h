@@ -133,7 +133,8 @@ class RealResults {
     for (; j < count; j += kBlock) {
       const auto parts = parts_of<kBlock / kLanes>(columns, j);
       Q* to = y + j;
-      for (int64_t row = 0; row < rows; ++row, to += step) quantize_block(parts, row, count - j, to);
+      for (int64_t row = 0; row < rows; ++row, to += step)
+        quantize_block(parts, row, count - j, to);
     }
   }
 
@@ -142,7 +143,8 @@ class RealResults {
   static auto parts_of(const Columns& columns, int64_t j) {
     return [&]<size_t... kPart>(std::index_sequence<kPart...>) {
       return std::array{columns(j + static_cast<int64_t>(kPart) * kLanes)...};
-    }(std::make_index_sequence<kParts>());
+    }
+    (std::make_index_sequence<kParts>());
   }
 
   /// Up to 16 results.
@@ -191,8 +193,8 @@ class RealResults {
     constexpr __mmask64 kAll = ~__mmask64{0};
     const __m512i ab = _mm512_maskz_packs_epi32(kPairs, __m512i(a), __m512i(b)),
                   cd = _mm512_maskz_packs_epi32(kPairs, __m512i(c), __m512i(d));
-    const __m512i bytes = kSigned ? _mm512_maskz_packs_epi16(kAll, ab, cd)
-                                  : _mm512_maskz_packus_epi16(kAll, ab, cd);
+    const __m512i bytes =
+        kSigned ? _mm512_maskz_packs_epi16(kAll, ab, cd) : _mm512_maskz_packus_epi16(kAll, ab, cd);
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     _mm512_storeu_si512(y, _mm512_maskz_permutexvar_epi32(0xffff, order, bytes));
 #else
@@ -248,8 +250,8 @@ struct SumScales {
  private:
   template <bool kBiased>
   ScaledColumns<kBiased> columns(int64_t j) const {
-    ScaledColumns<kBiased> columns{sums + j, stride, load_integers(added + j),
-                                   FloatVec::load(factors + j), {}};
+    ScaledColumns<kBiased> columns{
+        sums + j, stride, load_integers(added + j), FloatVec::load(factors + j), {}};
     if constexpr (kBiased) columns.bias = FloatVec::load(biases + j);
     return columns;
   }

@@ -72,9 +72,7 @@ class Quantizer {
   static constexpr float kFixed = 3072.0f;
   static constexpr int32_t kFixedBits = std::bit_cast<int32_t>(kFixed);
 
-  FloatVec within(FloatVec x) const {
-    return smaller(larger(x, FloatVec(low_)), FloatVec(high_));
-  }
+  FloatVec within(FloatVec x) const { return smaller(larger(x, FloatVec(low_)), FloatVec(high_)); }
 
   IntLanes divided(FloatVec x) const {
     FloatVec place = x / FloatVec(scale_);

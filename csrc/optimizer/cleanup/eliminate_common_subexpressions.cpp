@@ -20,14 +20,14 @@ std::string key_of(const Attr& attr) {
     for (const DimExpr& dim : *dims) key += dim.text() + ",";
     return key;
   }
-  if (const auto* number = std::get_if<double>(&attr))
-    return "#" + bits_of(*number);
+  if (const auto* number = std::get_if<double>(&attr)) return "#" + bits_of(*number);
   if (const auto* numbers = std::get_if<std::vector<double>>(&attr)) {
     std::string key = "#[";
     for (double number : *numbers) key += bits_of(number) + ",";
     return key;
   }
-  if (const auto* text = std::get_if<std::string>(&attr)) return "'" + std::to_string(text->size()) + *text;
+  if (const auto* text = std::get_if<std::string>(&attr))
+    return "'" + std::to_string(text->size()) + *text;
   if (const auto* dtype = std::get_if<DType>(&attr)) return "t" + std::string(name_of(*dtype));
   return str("g", static_cast<const void*>(std::get<std::shared_ptr<const Graph>>(attr).get()));
 }
@@ -39,7 +39,8 @@ std::string key_of(const Node& node) {
     key.append("|").append(std::to_string(input ? input->id() : -1));
   std::map<std::string_view, const Attr*> sorted;
   for (const auto& [name, attr] : node.attrs.entries()) sorted[name] = &attr;
-  for (const auto& [name, attr] : sorted) key.append("|").append(name).append("=").append(key_of(*attr));
+  for (const auto& [name, attr] : sorted)
+    key.append("|").append(name).append("=").append(key_of(*attr));
   return key;
 }
 

@@ -31,113 +31,112 @@ constexpr std::string_view kSilu = "(x) => (y) { y = Silu (x) }";
 constexpr std::string_view kHardSigmoid = "(x) => (y) { y = HardSigmoid (x) }";
 constexpr std::string_view kHardSwish = "(x) => (y) { y = HardSwish (x) }";
 
-const RuleSet kRules = {
-    {.name = "Silu",
-     .pattern = "(x) => (y) { s = Sigmoid (x)  y = Mul (x, s) }",
-     .replacement = kSilu},
-    {.name = "HardSigmoid of a divided sum",
-     .pattern = R"((x) => (y) {
+const RuleSet kRules = {{.name = "Silu",
+                         .pattern = "(x) => (y) { s = Sigmoid (x)  y = Mul (x, s) }",
+                         .replacement = kSilu},
+                        {.name = "HardSigmoid of a divided sum",
+                         .pattern = R"((x) => (y) {
        shifted = Add (x, 3.0)
        bounded = Clip<min=0.0, max=6.0> (shifted)
        y = Div (bounded, 6.0)
      })",
-     .replacement = kHardSigmoid},
-    {.name = "HardSigmoid of a scaled sum",
-     .pattern = R"((x, $sixth) => (y) {
+                         .replacement = kHardSigmoid},
+                        {.name = "HardSigmoid of a scaled sum",
+                         .pattern = R"((x, $sixth) => (y) {
        shifted = Add (x, 3.0)
        bounded = Clip<min=0.0, max=6.0> (shifted)
        y = Mul (bounded, sixth)
      })",
-     .replacement = kHardSigmoid,
-     .reject = reject_sixth},
-    {.name = "HardSigmoid of a line",
-     .pattern = R"((x, $sixth) => (y) {
+                         .replacement = kHardSigmoid,
+                         .reject = reject_sixth},
+                        {.name = "HardSigmoid of a line",
+                         .pattern = R"((x, $sixth) => (y) {
        scaled = Mul (x, sixth)
        line = Add (scaled, 0.5)
        y = Clip<min=0.0, max=1.0> (line)
      })",
-     .replacement = kHardSigmoid,
-     .reject = reject_sixth},
-    {.name = "HardSwish",
-     .pattern = "(x) => (y) { gate = HardSigmoid (x)  y = Mul (x, gate) }",
-     .replacement = kHardSwish},
-    {.name = "HardSwish of a divided product",
-     .pattern = R"((x) => (y) {
+                         .replacement = kHardSigmoid,
+                         .reject = reject_sixth},
+                        {.name = "HardSwish",
+                         .pattern = "(x) => (y) { gate = HardSigmoid (x)  y = Mul (x, gate) }",
+                         .replacement = kHardSwish},
+                        {.name = "HardSwish of a divided product",
+                         .pattern = R"((x) => (y) {
        shifted = Add (x, 3.0)
        bounded = Clip<min=0.0, max=6.0> (shifted)
        product = Mul (x, bounded)
        y = Div (product, 6.0)
      })",
-     .replacement = kHardSwish},
-    {.name = "HardSwish of a scaled product",
-     .pattern = R"((x, $sixth) => (y) {
+                         .replacement = kHardSwish},
+                        {.name = "HardSwish of a scaled product",
+                         .pattern = R"((x, $sixth) => (y) {
        shifted = Add (x, 3.0)
        bounded = Clip<min=0.0, max=6.0> (shifted)
        product = Mul (x, bounded)
        y = Mul (product, sixth)
      })",
-     .replacement = kHardSwish,
-     .reject = reject_sixth},
-    {.name = "Gelu, halved at last",
-     .pattern = R"((x, $root) => (y) {
+                         .replacement = kHardSwish,
+                         .reject = reject_sixth},
+                        {.name = "Gelu, halved at last",
+                         .pattern = R"((x, $root) => (y) {
        scaled = Div (x, root)
        e = Erf (scaled)
        gate = Add (e, 1.0)
        product = Mul (x, gate)
        y = Mul (product, 0.5)
      })",
-     .replacement = kGelu,
-     .reject = reject_root},
-    {.name = "Gelu, scaled and halved at last",
-     .pattern = R"((x, $root) => (y) {
+                         .replacement = kGelu,
+                         .reject = reject_root},
+                        {.name = "Gelu, scaled and halved at last",
+                         .pattern = R"((x, $root) => (y) {
        scaled = Mul (x, root)
        e = Erf (scaled)
        gate = Add (e, 1.0)
        product = Mul (x, gate)
        y = Mul (product, 0.5)
      })",
-     .replacement = kGelu,
-     .reject = reject_inverse_root},
-    {.name = "Gelu, halved first",
-     .pattern = R"((x, $root) => (y) {
+                         .replacement = kGelu,
+                         .reject = reject_inverse_root},
+                        {.name = "Gelu, halved first",
+                         .pattern = R"((x, $root) => (y) {
        scaled = Div (x, root)
        e = Erf (scaled)
        gate = Add (e, 1.0)
        half = Mul (x, 0.5)
        y = Mul (half, gate)
      })",
-     .replacement = kGelu,
-     .reject = reject_root},
-    {.name = "Gelu, scaled and halved first",
-     .pattern = R"((x, $root) => (y) {
+                         .replacement = kGelu,
+                         .reject = reject_root},
+                        {.name = "Gelu, scaled and halved first",
+                         .pattern = R"((x, $root) => (y) {
        scaled = Mul (x, root)
        e = Erf (scaled)
        gate = Add (e, 1.0)
        half = Mul (x, 0.5)
        y = Mul (half, gate)
      })",
-     .replacement = kGelu,
-     .reject = reject_inverse_root},
-    {.name = "Gelu, halved gate",
-     .pattern = R"((x, $root) => (y) {
+                         .replacement = kGelu,
+                         .reject = reject_inverse_root},
+                        {.name = "Gelu, halved gate",
+                         .pattern = R"((x, $root) => (y) {
        scaled = Div (x, root)
        e = Erf (scaled)
        gate = Add (e, 1.0)
        half = Mul (gate, 0.5)
        y = Mul (x, half)
      })",
-     .replacement = kGelu,
-     .reject = reject_root},
-    {.name = "Gelu, scaled, halved gate",
-     .pattern = R"((x, $root) => (y) {
+                         .replacement = kGelu,
+                         .reject = reject_root},
+                        {.name = "Gelu, scaled, halved gate",
+                         .pattern = R"((x, $root) => (y) {
        scaled = Mul (x, root)
        e = Erf (scaled)
        gate = Add (e, 1.0)
        half = Mul (gate, 0.5)
        y = Mul (x, half)
      })",
-     .replacement = kGelu,
-     .reject = reject_inverse_root}};
+                         .replacement = kGelu,
+                         .reject = reject_inverse_root}};
 
 bool fuse_activations(Graph& graph, PassContext& context) {
   if (context.device() != Device::Host || context.training()) return false;

@@ -11,8 +11,7 @@ Reason reject(const Match& match) {
   return {};
 }
 
-const RuleSet kRules = {
-    {.name = "BiasGelu", .fused_op = "BiasGelu", .reject = reject}};
+const RuleSet kRules = {{.name = "BiasGelu", .fused_op = "BiasGelu", .reject = reject}};
 
 }  // namespace
 

@@ -18,8 +18,7 @@ Reason reject(const Match& match) {
   return {};
 }
 
-const RuleSet kRules = {
-    {.name = "BiasSoftmax", .fused_op = "BiasSoftmax", .reject = reject}};
+const RuleSet kRules = {{.name = "BiasSoftmax", .fused_op = "BiasSoftmax", .reject = reject}};
 
 }  // namespace
 

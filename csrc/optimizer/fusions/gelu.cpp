@@ -24,7 +24,7 @@ Reason reject(const Match& match) {
 constexpr std::string_view kGelu = R"((x) => (y) { y = Gelu<approximate="tanh"> (x) })";
 
 const RuleSet kRules = {{.name = "Gelu with x^3",
-                                          .pattern = R"((x, $scale, $cubic) => (y) {
+                         .pattern = R"((x, $scale, $cubic) => (y) {
        half = Mul (x, 0.5)
        square = Mul (x, x)
        cube = Mul (square, x)
@@ -35,10 +35,10 @@ const RuleSet kRules = {{.name = "Gelu with x^3",
        gate = Add (t, 1.0)
        y = Mul (half, gate)
      })",
-                                          .replacement = kGelu,
-                                          .reject = reject},
-                                         {.name = "Gelu with x (1 + x^2)",
-                                          .pattern = R"((x, $scale, $cubic) => (y) {
+                         .replacement = kGelu,
+                         .reject = reject},
+                        {.name = "Gelu with x (1 + x^2)",
+                         .pattern = R"((x, $scale, $cubic) => (y) {
        half = Mul (x, 0.5)
        outer = Mul (x, scale)
        inner = Mul (x, cubic)
@@ -49,8 +49,8 @@ const RuleSet kRules = {{.name = "Gelu with x^3",
        gate = Add (t, 1.0)
        y = Mul (half, gate)
      })",
-                                          .replacement = kGelu,
-                                          .reject = reject}};
+                         .replacement = kGelu,
+                         .reject = reject}};
 
 }  // namespace
 

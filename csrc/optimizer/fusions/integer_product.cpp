@@ -35,38 +35,37 @@ Reason reject_bias(const Match& match) {
   return {};
 }
 
-const RuleSet kRules = {
-    {.name = "scales",
-     .pattern = R"((a, b, a_scale, b_scale, a_zero?, b_zero?) => (y) {
+const RuleSet kRules = {{.name = "scales",
+                         .pattern = R"((a, b, a_scale, b_scale, a_zero?, b_zero?) => (y) {
        sum = MatMulInteger (a, b, a_zero, b_zero)
        real = Cast<to=f32> (sum)
        factor = Mul (a_scale, b_scale)
        y = Mul (real, factor)
      })",
-     .replacement = R"((a, b, a_scale, b_scale, a_zero, b_zero) => (y) {
+                         .replacement = R"((a, b, a_scale, b_scale, a_zero, b_zero) => (y) {
        y = MatMulIntegerToFloat (a, b, a_scale, b_scale, a_zero, b_zero)
      })",
-     .reject = reject_scales},
-    {.name = "a number as scale",
-     .pattern = R"((a, b, a_scale, $n, a_zero?, b_zero?) => (y) {
+                         .reject = reject_scales},
+                        {.name = "a number as scale",
+                         .pattern = R"((a, b, a_scale, $n, a_zero?, b_zero?) => (y) {
        sum = MatMulInteger (a, b, a_zero, b_zero)
        real = Cast<to=f32> (sum)
        factor = Mul (a_scale, n)
        y = Mul (real, factor)
      })",
-     .replacement = R"((a, b, a_scale, a_zero, b_zero) => (y) {
+                         .replacement = R"((a, b, a_scale, a_zero, b_zero) => (y) {
        y = MatMulIntegerToFloat<b_number=@n> (a, b, a_scale, _, a_zero, b_zero)
      })",
-     .reject = reject_number},
-    {.name = "bias",
-     .pattern = R"((a, b, a_scale, b_scale?, a_zero?, b_zero?, bias) => (y) {
+                         .reject = reject_number},
+                        {.name = "bias",
+                         .pattern = R"((a, b, a_scale, b_scale?, a_zero?, b_zero?, bias) => (y) {
        scaled = MatMulIntegerToFloat<b_number=@n> (a, b, a_scale, b_scale, a_zero, b_zero)
        y = Add (scaled, bias)
      })",
-     .replacement = R"((a, b, a_scale, b_scale, a_zero, b_zero, bias) => (y) {
+                         .replacement = R"((a, b, a_scale, b_scale, a_zero, b_zero, bias) => (y) {
        y = MatMulIntegerToFloat<b_number=@n> (a, b, a_scale, b_scale, a_zero, b_zero, bias)
      })",
-     .reject = reject_bias}};
+                         .reject = reject_bias}};
 
 }  // namespace
 

@@ -47,9 +47,8 @@ constexpr std::string_view kAffine = R"((x, w, b) => (y) {
   y, mean, inv = LayerNormalization<axis=-1, epsilon=@epsilon> (x, w, b)
 })";
 
-const RuleSet kRules = {
-    {.name = "LayerNormalization",
-     .pattern = R"((x, w, b, $epsilon) => (y) {
+const RuleSet kRules = {{.name = "LayerNormalization",
+                         .pattern = R"((x, w, b, $epsilon) => (y) {
        mean = ReduceMean<axes=@axes, keepdims=1> (x)
        d = Sub (x, mean)
        square = Mul (d, d)
@@ -60,10 +59,10 @@ const RuleSet kRules = {
        scaled = Mul (n, w)
        y = Add (scaled, b)
      })",
-     .replacement = kAffine,
-     .reject = reject_affine},
-    {.name = "LayerNormalization as one factor and offset",
-     .pattern = R"((x, w, b, $epsilon) => (y) {
+                         .replacement = kAffine,
+                         .reject = reject_affine},
+                        {.name = "LayerNormalization as one factor and offset",
+                         .pattern = R"((x, w, b, $epsilon) => (y) {
        mean = ReduceMean<axes=@axes, keepdims=1> (x)
        d = Sub (x, mean)
        square = Mul (d, d)
@@ -76,10 +75,10 @@ const RuleSet kRules = {
        offset = Sub (b, moved)
        y = Add (scaled, offset)
      })",
-     .replacement = kAffine,
-     .reject = reject_affine},
-    {.name = "LayerNormalization without scale",
-     .pattern = R"((x, $epsilon) => (y) {
+                         .replacement = kAffine,
+                         .reject = reject_affine},
+                        {.name = "LayerNormalization without scale",
+                         .pattern = R"((x, $epsilon) => (y) {
        mean = ReduceMean<axes=@axes, keepdims=1> (x)
        d = Sub (x, mean)
        square = Mul (d, d)
@@ -88,21 +87,21 @@ const RuleSet kRules = {
        inv = Rsqrt (sum)
        y = Mul (d, inv)
      })",
-     .replacement = R"((x) => (y) {
+                         .replacement = R"((x) => (y) {
        y, mean, inv = LayerNormalization<axis=-1, epsilon=@epsilon> (x)
      })",
-     .reject = reject_norm},
-    {.name = "Softmax",
-     .pattern = R"((x) => (y) {
+                         .reject = reject_norm},
+                        {.name = "Softmax",
+                         .pattern = R"((x) => (y) {
        most = ReduceMax<axes=@axes, keepdims=1> (x)
        d = Sub (x, most)
        e = Exp (d)
        sum = ReduceSum<axes=@axes, keepdims=1> (e)
        y = Div (e, sum)
      })",
-     .replacement = "(x) => (y) { y = Softmax<axis=@axis> (x) }",
-     .reject = reject_softmax,
-     .derive = derive_axis}};
+                         .replacement = "(x) => (y) { y = Softmax<axis=@axis> (x) }",
+                         .reject = reject_softmax,
+                         .derive = derive_axis}};
 
 bool fuse_layer_norm(Graph& graph, PassContext& context) {
   if (context.device() != Device::Host || context.training()) return false;

@@ -21,43 +21,42 @@ Reason reject_gradient(const Match& match) {
   return reject_types(match.dtype("x"), match.dtype("dy"));
 }
 
-const RuleSet kRules = {
-    {.name = "SkipLayerNormalizationCast",
-     .pattern = R"((x, skip, scale?, bias?) => (y, mean, inv_std_dev, sum) {
+const RuleSet kRules = {{.name = "SkipLayerNormalizationCast",
+                         .pattern = R"((x, skip, scale?, bias?) => (y, mean, inv_std_dev, sum) {
        n, mean, inv_std_dev, sum = SkipLayerNormalization<axis=@axis, epsilon=@epsilon>
            (x, skip, scale, bias)
        y = Cast<to=@to> (n)
      })",
-     .fused_op = "SkipLayerNormalizationCast",
-     .reject = reject},
-    {.name = "LayerNormalizationCast",
-     .pattern = R"((x, scale?, bias?) => (y, mean, inv_std_dev) {
+                         .fused_op = "SkipLayerNormalizationCast",
+                         .reject = reject},
+                        {.name = "LayerNormalizationCast",
+                         .pattern = R"((x, scale?, bias?) => (y, mean, inv_std_dev) {
        n, mean, inv_std_dev = LayerNormalization<axis=@axis, epsilon=@epsilon> (x, scale, bias)
        y = Cast<to=@to> (n)
      })",
-     .fused_op = "LayerNormalizationCast",
-     .reject = reject},
-    {.name = "SimplifiedLayerNormalizationCast",
-     .pattern = R"((x, scale?) => (y, inv_std_dev) {
+                         .fused_op = "LayerNormalizationCast",
+                         .reject = reject},
+                        {.name = "SimplifiedLayerNormalizationCast",
+                         .pattern = R"((x, scale?) => (y, inv_std_dev) {
        n, inv_std_dev = SimplifiedLayerNormalization<axis=@axis, epsilon=@epsilon> (x, scale)
        y = Cast<to=@to> (n)
      })",
-     .fused_op = "SimplifiedLayerNormalizationCast",
-     .reject = reject},
-    {.name = "CastLayerNormalizationGrad",
-     .pattern = R"((dy, x, scale?, mean, inv_std_dev) => (dx, dscale, dbias) {
+                         .fused_op = "SimplifiedLayerNormalizationCast",
+                         .reject = reject},
+                        {.name = "CastLayerNormalizationGrad",
+                         .pattern = R"((dy, x, scale?, mean, inv_std_dev) => (dx, dscale, dbias) {
        wide = Cast<to=@to> (dy)
        dx, dscale, dbias = LayerNormalizationGrad<axis=@axis> (wide, x, scale, mean, inv_std_dev)
      })",
-     .fused_op = "CastLayerNormalizationGrad",
-     .reject = reject_gradient},
-    {.name = "CastSimplifiedLayerNormalizationGrad",
-     .pattern = R"((dy, x, scale?, inv_std_dev) => (dx, dscale) {
+                         .fused_op = "CastLayerNormalizationGrad",
+                         .reject = reject_gradient},
+                        {.name = "CastSimplifiedLayerNormalizationGrad",
+                         .pattern = R"((dy, x, scale?, inv_std_dev) => (dx, dscale) {
        wide = Cast<to=@to> (dy)
        dx, dscale = SimplifiedLayerNormalizationGrad<axis=@axis> (wide, x, scale, inv_std_dev)
      })",
-     .fused_op = "CastSimplifiedLayerNormalizationGrad",
-     .reject = reject_gradient}};
+                         .fused_op = "CastSimplifiedLayerNormalizationGrad",
+                         .reject = reject_gradient}};
 
 bool fuse_norm_cast(Graph& graph, PassContext& context) {
   const bool last = context.stage() == Stage::Joint || !context.training();

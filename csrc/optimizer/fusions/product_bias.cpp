@@ -30,30 +30,30 @@ void derive(Match& match) {
 }
 
 const RuleSet kRules = {{.name = "linear layer and bias",
-                                          .pattern = R"((x, w, bias) => (y) {
+                         .pattern = R"((x, w, bias) => (y) {
        flipped = Transpose<perm=[1,0]> (w)
        product = MatMul (x, flipped)
        y = Add (product, bias)
      })",
-                                          .replacement = R"((x, w, bias) => (y) {
+                         .replacement = R"((x, w, bias) => (y) {
        flat = Reshape<shape=@rows> (x)
        z = Gemm<transB=1> (flat, w, bias)
        y = Reshape<shape=@dims> (z)
      })",
-                                          .reject = reject,
-                                          .derive = derive},
-                                         {.name = "product and bias",
-                                          .pattern = R"((x, w, bias) => (y) {
+                         .reject = reject,
+                         .derive = derive},
+                        {.name = "product and bias",
+                         .pattern = R"((x, w, bias) => (y) {
        product = MatMul (x, w)
        y = Add (product, bias)
      })",
-                                          .replacement = R"((x, w, bias) => (y) {
+                         .replacement = R"((x, w, bias) => (y) {
        flat = Reshape<shape=@rows> (x)
        z = Gemm<transB=0> (flat, w, bias)
        y = Reshape<shape=@dims> (z)
      })",
-                                          .reject = reject,
-                                          .derive = derive}};
+                         .reject = reject,
+                         .derive = derive}};
 
 bool fuse_product_bias(Graph& graph, PassContext& context) {
   if (context.device() != Device::CUDA) return false;

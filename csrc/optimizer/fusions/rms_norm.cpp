@@ -32,7 +32,7 @@ Reason reject_cast(const Match& match) {
 
 // The forms with casts or a scale come first, since they contain the plain form.
 const RuleSet kRules = {{.name = "RMS norm between casts",
-                                          .pattern = R"((x, $epsilon) => (y) {
+                         .pattern = R"((x, $epsilon) => (y) {
        wide = Cast<to=@wide> (x)
        square = Mul (wide, wide)
        mean = ReduceMean<axes=@axes, keepdims=1> (square)
@@ -41,12 +41,12 @@ const RuleSet kRules = {{.name = "RMS norm between casts",
        n = Mul (wide, inv)
        y = Cast<to=@narrow> (n)
      })",
-                                          .replacement = R"((x) => (y) {
+                         .replacement = R"((x) => (y) {
        y, _ = SimplifiedLayerNormalization<axis=-1, epsilon=@epsilon> (x)
      })",
-                                          .reject = reject_cast},
-                                         {.name = "RMS norm with scale",
-                                          .pattern = R"((x, w, $epsilon) => (y) {
+                         .reject = reject_cast},
+                        {.name = "RMS norm with scale",
+                         .pattern = R"((x, w, $epsilon) => (y) {
        square = Mul (x, x)
        mean = ReduceMean<axes=@axes, keepdims=1> (square)
        sum = Add (mean, epsilon)
@@ -54,22 +54,22 @@ const RuleSet kRules = {{.name = "RMS norm between casts",
        n = Mul (x, inv)
        y = Mul (n, w)
      })",
-                                          .replacement = R"((x, w) => (y) {
+                         .replacement = R"((x, w) => (y) {
        y, _ = SimplifiedLayerNormalization<axis=-1, epsilon=@epsilon> (x, w)
      })",
-                                          .reject = reject_scaled},
-                                         {.name = "RMS norm",
-                                          .pattern = R"((x, $epsilon) => (y) {
+                         .reject = reject_scaled},
+                        {.name = "RMS norm",
+                         .pattern = R"((x, $epsilon) => (y) {
        square = Mul (x, x)
        mean = ReduceMean<axes=@axes, keepdims=1> (square)
        sum = Add (mean, epsilon)
        inv = Rsqrt (sum)
        y = Mul (x, inv)
      })",
-                                          .replacement = R"((x) => (y) {
+                         .replacement = R"((x) => (y) {
        y, _ = SimplifiedLayerNormalization<axis=-1, epsilon=@epsilon> (x)
      })",
-                                          .reject = reject}};
+                         .reject = reject}};
 
 }  // namespace
 
