@@ -5,6 +5,8 @@
 //   y[p, o] = sum x' w' - zx' (column[o] - inner zw'[o]) - zw'[o] window[p]
 // where column and window are sums of w' and x'. Where each channel makes one output (depthwise),
 // sums of many channels are made at once.
+#include <cstring>
+
 #include "kernels/cpu/conv_integer_channels.h"
 #include "kernels/cpu/conv_integer_step.h"
 #include "kernels/cpu/conv_shape.h"
@@ -77,8 +79,17 @@ Reason unsupported(const StepFacts& facts) {
 void move_channels_last(const int8_t* from, int64_t outputs, int64_t channels, int64_t places,
                         int8_t* to) {
   for (int64_t o = 0; o < outputs; ++o, from += channels * places)
-    for (int64_t place = 0; place < places; ++place, to += channels)
-      for (int64_t c = 0; c < channels; ++c) to[c] = from[c * places + place];
+    for (int64_t place = 0; place < places; ++place, to += channels) {
+      int64_t c = 0;
+      for (; c + 8 <= channels; c += 8) {  // stored at once
+        uint64_t eight = 0;
+        ORTM_UNROLL
+        for (int64_t i = 0; i < 8; ++i)
+          eight |= uint64_t{static_cast<uint8_t>(from[(c + i) * places + place])} << (8 * i);
+        std::memcpy(to + c, &eight, sizeof(eight));
+      }
+      for (; c < channels; ++c) to[c] = from[c * places + place];
+    }
 }
 
 /// Packs the weights of each group; `scratch` has packing_scratch_bytes().
