@@ -22,7 +22,7 @@ import os
 import sys
 import types
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -52,6 +52,7 @@ _LAYERS = os.path.join(os.path.dirname(torch.__file__), "nn", "modules", "")
 _UNKNOWN = (
     "functions that this torch skips, which are not named, as it converts them in another way"
 )
+_COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
 _TRIES = 3
 _NOTHING: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 _NOT_OF_THE_FRAME = (
@@ -340,7 +341,7 @@ class Frames:
             return result
         if counted["ok"] == converted or _holds_module(frame):
             self.found_nothing |= counted["ok"] > converted
-            reason = self._observed.reason if _holds_model(frame) else None
+            reason = self._observed.reason if _is_of_model(frame) else None
             self._skip_newly(frame, reason)
             return replace(result, apply_to_code=False)
         return result
@@ -447,18 +448,44 @@ def _holds_module(frame: Any) -> bool:
     return any(isinstance(value, nn.Module) for value in frame.f_locals.values())
 
 
-def _holds_model(frame: Any) -> bool:
-    """Whether a function has layers or tensors at hand, so that it may be a part of the model."""
-    for value in frame.f_locals.values():
+def _is_of_model(frame: Any) -> bool:
+    """Whether a function may compute a part of the model.
+
+    A comprehension is a loop: the layers and functions that it calls are frames of their own.
+    """
+    if frame.f_code.co_name in _COMPREHENSIONS or not _at_hand(frame.f_locals, _is_of_a_model):
+        return False
+    caller: types.FrameType | None = sys._getframe(2)
+    making: Any = frame
+    while making is not None and not _is_run(making):
+        is_made = isinstance(making.f_locals.get("self"), nn.Module)
+        if is_made and making.f_code.co_name == "__init__":
+            return _at_hand(making.f_locals, _has_gradient)  # a loss that forward makes, say
+        making, caller = caller, caller.f_back if caller is not None else None
+    return True
+
+
+def _at_hand(variables: dict[str, Any], wanted: Callable[[Any], bool]) -> bool:
+    """Whether a variable, its attribute or item is one that is wanted."""
+    for value in variables.values():
         inside = value.values() if isinstance(value, dict) else value
         known = (
             inside
             if isinstance(value, (dict, list, tuple))
             else getattr(value, "__dict__", {}).values()
         )
-        if any(isinstance(item, (nn.Module, torch.Tensor)) for item in (value, *known)):
+        if any(wanted(item) for item in (value, *known)):
             return True
     return False
+
+
+def _is_of_a_model(value: Any) -> bool:
+    return isinstance(value, (nn.Module, torch.Tensor))
+
+
+def _has_gradient(value: Any) -> bool:
+    """Whether this is a value that was computed from parameters."""
+    return isinstance(value, torch.Tensor) and value.grad_fn is not None
 
 
 def _is_layer(frame: Any) -> bool:

@@ -98,3 +98,68 @@ def test_what_is_behind_retain_grad_is_compiled(returned: bool) -> None:
         assert_compiled(report, captures=2)
         assert len(report["graph_breaks"]) == 1 and report["pieces_run"] == 2
         assert "`retain_grad()`" in report["graph_breaks"][0]
+
+
+class Penalty(nn.Module):
+    """A loss with a weight, made anew in each forward."""
+
+    def __init__(self, strength: float) -> None:
+        super().__init__()
+        self.strength = strength
+        self.weight = self.made()
+
+    def made(self) -> nn.Parameter:
+        return nn.Parameter(torch.ones(4), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.square() * self.weight).mean() * self.strength
+
+
+def _penalized(self: Any, x: Tensor) -> Tensor:
+    y = self.fc(x)
+    return y.sum() + Penalty(0.5)(y)
+
+
+def test_making_a_module_is_no_part_of_the_model() -> None:
+    """Dynamo gives up its `__init__`, in which nothing of the model runs."""
+
+    def step(model: Any) -> list[Tensor]:
+        losses = [model(torch.randn(n, 4)) for n in (3, 4, 3)]
+        sum(losses).backward()  # type: ignore[union-attr]
+        return losses
+
+    report = as_in_eager(Calls(_penalized), step)
+    assert_compiled(report, captures=6)
+    assert report["graph_breaks"]
+
+
+class Scaled(nn.Module):
+    """Its `__init__` takes a value of the model."""
+
+    def __init__(self, scale: Tensor) -> None:
+        super().__init__()
+        self.scale = scale.exp()
+        self.weight = nn.Parameter(torch.ones(4), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale * self.weight
+
+
+def test_what_a_module_is_made_of_may_be_a_part() -> None:
+    report = as_in_eager(
+        Calls(lambda self, x: Scaled(self.fc(x))(x)), lambda model: model(torch.randn(3, 4))
+    )
+    (piece,) = report["eager_pieces"]
+    assert "__init__" in piece and not report["compiled"]
+
+
+def test_a_comprehension_is_a_loop() -> None:
+    """Before Python 3.12 it is a function, which runs in Python as its graph breaks."""
+
+    def listed(self: Any, x: Tensor) -> Tensor:
+        ends = [int(row.sum().item()) + self.offset for row in x]
+        return self.fc(x) * sum(ends)
+
+    report = as_in_eager(Calls(listed, offset=torch.ones(())), lambda m: m(torch.randn(3, 4)))
+    assert_compiled(report, captures=2)
+    assert report["graph_breaks"]
