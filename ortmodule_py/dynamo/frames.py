@@ -34,7 +34,7 @@ from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.base.torch_state import restored_if_capture_fails
 from ortmodule_py.dynamo.errors import BackendCompilerFailed, CannotTrace, RecompileLimit
 from ortmodule_py.dynamo.hooks import has_hooks
-from ortmodule_py.dynamo.loops import outline
+from ortmodule_py.dynamo.loops import outline, outline_call, place_of_failure
 from ortmodule_py.dynamo.patches.table import capturing_compiler
 from ortmodule_py.dynamo.progress import add_captured
 from ortmodule_py.dynamo.reasons import line_of_code, why_skipped, why_untraced
@@ -113,13 +113,16 @@ class _Observed:
     def __init__(self, convert: Any) -> None:
         self._convert = convert
         self.reason: CannotLower | None = None
+        self.failed_at: tuple[types.CodeType, int] | None = None
+        """Where Dynamo could not break the graph: the function and the offset in it."""
 
     def __call__(self, frame: Any, *args: Any, **kwargs: Any) -> Any:
-        self.reason = None
+        self.reason = self.failed_at = None
         try:
             return self._convert(frame, *args, **kwargs)
         except Exception as error:
             self.reason = why_skipped(error, frame.f_code)
+            self.failed_at = place_of_failure(error)
             raise
 
     def __getattr__(self, name: str) -> Any:
@@ -239,7 +242,7 @@ class Frames:
         self._compiler = compiler
         self._fullgraph = fullgraph
         self._skipped = _SkippedFrames()
-        self._loops: set[types.CodeType] = set()
+        self._in_python_parts: set[types.CodeType] = set()
         self._in_python: list[CannotLower] = []
         """Why functions of the current forward ran in Python."""
         self._failure: CannotLower | None = None
@@ -300,7 +303,7 @@ class Frames:
     def __call__(self, frame: Any, *args: Any, skip: int = 0, **kwargs: Any) -> Any:
         """Convert a frame for Dynamo."""
         code = frame.f_code
-        if code in self._loops:
+        if code in self._in_python_parts:
             return _skip_once()
         skipped = self._skipped.find(frame)
         if skipped is not None:
@@ -368,17 +371,21 @@ class Frames:
         return line_of_code(self._outermost) if self._outermost is not None else ""
 
     def _converted(self, frame: Any, *args: Any, skip: int, **kwargs: Any) -> Any:
-        """Dynamo's conversion; a loop that breaks the graph becomes a function that runs in Python."""
+        """Dynamo's conversion; a loop or call that breaks the graph becomes a function that runs in Python."""
         log = self._compiler.log
         log.loop_break = None
         result = self._convert(frame, *args, skip=skip + 1, **kwargs)
-        broken = log.loop_break
-        if result.guarded_code is not None or broken is None or broken[0] is not frame.f_code:
+        if result.guarded_code is not None:
             return result
-        outlined = outline(*broken)
+        broken, failed = log.loop_break, self._observed.failed_at
+        outlined = None
+        if broken is not None and broken[0] is frame.f_code:
+            outlined = outline(*broken)
+        elif failed is not None and failed[0] is frame.f_code:
+            outlined = outline_call(*failed)
         if outlined is None:
             return result
-        self._loops.add(outlined.loop)
+        self._in_python_parts.add(outlined.part)
         result = self._convert(_WithCode(frame, outlined.code), *args, skip=skip + 1, **kwargs)
         if result.guarded_code is not None:
             add_captured(frame.f_code)

@@ -1,9 +1,13 @@
-"""Moves a loop that breaks the graph into a function of its own.
+"""Moves a loop or a call that breaks the graph into a function of its own.
 
 Dynamo gives up a whole function if the graph breaks in one of its loops. Here the function ends in front of
 the loop with a call of a second one, which runs the loop and ends with a call of a third one, the rest. What
 stands before and behind the loop is captured, the loop runs in Python, and the layers that it calls are
 captured one by one. Works on bytecode, as a function may have no source.
+
+At a graph break, Python gets what the function has at hand. Dynamo gives up the function if it cannot make that:
+the iterators of `[t.item() for i, t in enumerate(ts)]` and `sum(t.item() for t in ts)`, for example. So the call
+that breaks the graph becomes a function that makes its arguments itself.
 """
 
 from __future__ import annotations
@@ -11,13 +15,16 @@ from __future__ import annotations
 import dis
 import functools
 import sys
+import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch._dynamo.bytecode_analysis as analysis
 import torch._dynamo.bytecode_transformation as bytecode
+from torch._dynamo.symbolic_convert import InstructionTranslator
 
 _VERSIONS = ((3, 11), (3, 12))
 """Versions of Python whose bytecode is known here; elsewhere Dynamo skips the function."""
@@ -29,12 +36,12 @@ _new: Callable[..., Any] = bytecode.create_instruction
 
 @dataclass(frozen=True)
 class Outlined:
-    """A function whose loop is a function of its own."""
+    """A function whose loop, or a call in it, is a function of its own."""
 
     code: types.CodeType
-    """The function, which calls the loop. It has the variables of the original: guards read a frame's
+    """The function, which calls the part. It has the variables of the original: guards read a frame's
     variables by position."""
-    loop: types.CodeType
+    part: types.CodeType
 
 
 @dataclass(frozen=True)
@@ -64,9 +71,44 @@ def outline(code: types.CodeType, offset: int) -> Outlined | None:
         caller = _function(code, None, start, loop)
     except _NoCut:
         return None  # the report names the graph break, as without outlining
+    return _outlined(code, caller, loop)
+
+
+@functools.lru_cache(maxsize=256)
+def outline_call(code: types.CodeType, offset: int) -> Outlined | None:
+    """Outline the call at `offset` with all that computes its arguments, or None if that is not possible."""
+    if sys.version_info[:2] not in _VERSIONS:
+        return None
+    try:
+        flow = _Flow(code)
+        region = _call_around(flow, offset)
+        cut = flow.cut_of(region)
+        part = _part(code, cut, region.stop)
+        caller = _with_call(code, cut, region.stop, part)
+    except _NoCut:
+        return None
+    return _outlined(code, caller, part)
+
+
+def _outlined(
+    code: types.CodeType, caller: types.CodeType, part: types.CodeType
+) -> Outlined | None:
     variables = ("co_varnames", "co_cellvars", "co_freevars")
     same = all(getattr(caller, kind) == getattr(code, kind) for kind in variables)
-    return Outlined(caller, loop) if same else None
+    return Outlined(caller, part) if same else None
+
+
+def place_of_failure(error: BaseException) -> tuple[types.CodeType, int] | None:
+    """The function on which Dynamo failed with this error, and the offset of the instruction there."""
+    if not isinstance(error, torch._dynamo.exc.Unsupported):
+        return None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if (
+            frame.f_code is InstructionTranslator.run.__code__
+        ):  # `f_locals` of others may hold the error
+            translator = frame.f_locals["self"]
+            return translator.f_code, translator.current_instruction.offset
+    return None
 
 
 # ---- finding the loop ------------------------------------------------------------------------------
@@ -93,6 +135,26 @@ def _cuts(flow: _Flow, offset: int) -> tuple[_Cut, _Cut | None]:
     behind = [i for i in sorted(flow.reachable(start)) if i > last]
     ends = (i for i in behind if flow.depth(i) == 0 and max(flow.reachable(start, i)) < i)
     return flow.cut(start), flow.cut(next(ends, -1)) if behind else None
+
+
+def _call_around(flow: _Flow, offset: int) -> range:
+    """The instructions of the call at `offset`, from the first one that loads what it takes.
+
+    Raises:
+        _NoCut: it is no call, or is in a `try` or a `with`, assigns a variable or is entered elsewhere.
+    """
+    at = next((i for i, inst in enumerate(flow.all) if inst.offset == offset), -1)
+    if at < 0 or not flow.all[at].opname.startswith("CALL") or flow.depth(at + 1) < 1:
+        raise _NoCut
+    base = flow.depth(at + 1) - 1
+    start = next((i for i in range(at, -1, -1) if flow.depth(i) == base), -1)
+    region = range(start, at + 1)
+    for i, goal in flow.jumps.items():
+        if (i in region) != (goal in region):
+            raise _NoCut
+    if start < 0 or any(flow.stored(i) or flow.all[i].exn_tab_entry for i in region):
+        raise _NoCut
+    return region
 
 
 class _Flow:
@@ -131,12 +193,24 @@ class _Flow:
         """
         if self.depth(at) != 0 or self.all[at].exn_tab_entry:
             raise _NoCut
+        used = {name for i in self.reachable(at, raises=True) for name in self.names(i)}
+        return self._cut(at, self._read_from()[at], used)
+
+    def cut_of(self, region: range) -> _Cut:
+        """A cut at the start of instructions that assign nothing, for these alone.
+
+        Raises:
+            _NoCut: a variable may have a value or not.
+        """
+        used = frozenset(name for i in region for name in self.names(i))
+        return self._cut(region.start, used, used)
+
+    def _cut(self, at: int, read: Set[str], used: Set[str]) -> _Cut:
         shared = {*self.code.co_cellvars, *self.code.co_freevars}
-        read, known = self._read_from()[at], self._states[at][1]
+        known = self._states[at][1]
         before = self._given.union(*map(self.stored, self.reachable(0, at, raises=True)))
         if (read - known - shared) & before:
             raise _NoCut
-        used = {name for i in self.reachable(at, raises=True) for name in self.names(i)}
         return _Cut(at, tuple(sorted(read & known - shared)), tuple(sorted(used & shared)))
 
     def _successors(self, i: int) -> Iterator[tuple[int, bool]]:
@@ -215,33 +289,67 @@ def _function(
         _NoCut: torch's assembler does not take the instructions.
     """
     body = bytecode.cleaned_instructions(code)
-    enter: list[Any] = []
-    changed: dict[str, Any] = {}
-    if begin is not None:
-        enter = [_new("COPY_FREE_VARS", arg=len(begin.cells))] if begin.cells else []
-        enter += [_new("RESUME", arg=0), bytecode.create_jump_absolute(body[begin.at])]
-        others = [name for name in code.co_varnames if name not in begin.arguments]
-        changed = dict(
-            co_argcount=len(begin.arguments),
-            co_posonlyargcount=0,
-            co_kwonlyargcount=0,
-            co_varnames=(*begin.arguments, *others),
-            co_cellvars=(),
-            co_freevars=begin.cells,
-            co_flags=code.co_flags & ~(4 | 8),  # no *args, no **kwargs
-        )
+    enter, changed = _entered(code, body, begin)
     if end is not None:
-        goal = body[end.at]
-        call = _call(end, rest)
-        for inst in call:
-            inst.copy_positions(goal)
-        for inst in body:
-            inst.target = call[0] if inst.target is goal else inst.target
-        body[end.at : end.at] = call
+        _insert(body, range(end.at, end.at), [*_call(end, rest), _new("RETURN_VALUE")])
+    return _assembled(code, enter + body, changed)
+
+
+def _part(code: types.CodeType, begin: _Cut, end: int) -> types.CodeType:
+    """The part of a function from `begin` to `end`, which leaves one value there."""
+    body = bytecode.cleaned_instructions(code)
+    enter, changed = _entered(code, body, begin)
+    _insert(body, range(end, end), [_new("RETURN_VALUE")])
+    return _assembled(code, enter + body, changed)
+
+
+def _with_call(code: types.CodeType, begin: _Cut, end: int, part: types.CodeType) -> types.CodeType:
+    """A function with a call of `part` in place of that part."""
+    body = bytecode.cleaned_instructions(code)
+    _insert(body, range(begin.at, end), _call(begin, part))
+    return _assembled(code, body, {})
+
+
+def _entered(
+    code: types.CodeType, body: list[Any], begin: _Cut | None
+) -> tuple[list[Any], dict[str, Any]]:
+    """The instructions in front of a body that starts at `begin`, and what of the code is another."""
+    if begin is None:
+        return [], {}
+    enter = [_new("COPY_FREE_VARS", arg=len(begin.cells))] if begin.cells else []
+    enter += [_new("RESUME", arg=0), bytecode.create_jump_absolute(body[begin.at])]
+    others = [name for name in code.co_varnames if name not in begin.arguments]
+    return enter, dict(
+        co_argcount=len(begin.arguments),
+        co_posonlyargcount=0,
+        co_kwonlyargcount=0,
+        co_varnames=(*begin.arguments, *others),
+        co_cellvars=(),
+        co_freevars=begin.cells,
+        co_flags=code.co_flags & ~(4 | 8),  # no *args, no **kwargs
+    )
+
+
+def _insert(body: list[Any], place: range, new: list[Any]) -> None:
+    """Put instructions in place of others; jumps to the first of those lead to them."""
+    goal = body[place.start]
+    for inst in new:
+        inst.copy_positions(goal)
+    for inst in body:
+        inst.target = new[0] if inst.target is goal else inst.target
+    body[place.start : place.stop] = new
+
+
+def _assembled(code: types.CodeType, body: list[Any], changed: dict[str, Any]) -> types.CodeType:
+    """A function of these instructions.
+
+    Raises:
+        _NoCut: torch's assembler does not take them.
+    """
     keys = bytecode.get_code_keys()
     options = {key: getattr(code, key) for key in keys} | changed
     try:
-        live = analysis.remove_dead_code(enter + body)
+        live = analysis.remove_dead_code(body)
         _, made = bytecode.clean_and_assemble_instructions(live, keys, options)
     except (AssertionError, KeyError) as error:  # how torch's assembler refuses instructions
         raise _NoCut from error
@@ -249,7 +357,7 @@ def _function(
 
 
 def _call(cut: _Cut, rest: types.CodeType | None) -> list[Any]:
-    """Instructions that return what `rest` returns."""
+    """Instructions that call `rest`."""
     make = [_new("LOAD_CLOSURE", argval=name) for name in cut.cells]
     if make:
         make.append(bytecode.create_build_tuple(len(make)))
@@ -260,4 +368,4 @@ def _call(cut: _Cut, rest: types.CodeType | None) -> list[Any]:
     call: list[Any] = bytecode.add_push_null(make)
     call += [_new("LOAD_FAST", argval=name) for name in cut.arguments]
     call += bytecode.create_call_function(len(cut.arguments), False)
-    return [*call, _new("RETURN_VALUE")]
+    return call
