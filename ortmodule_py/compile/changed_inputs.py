@@ -85,6 +85,26 @@ def take_changed_inputs(
     return ChangedInputs(arguments, len(outputs), given_back, original), gm
 
 
+def with_versions_kept(
+    run: Callable[..., Any], gm: fx.GraphModule, changed: Sequence[int]
+) -> Callable[..., Any]:
+    """`run`, behind which arguments that are changed through `.data` alone have the version of before.
+
+    Autograd does not see such changes: what earlier pieces have saved may be read by backward.
+    """
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    known = {i: value_of(placeholders[i]) for i in changed}
+    unseen = [i for i, value in known.items() if value is not None and value._version == 0]
+    if not unseen:
+        return run
+
+    def keeping(*args: Any) -> Any:
+        with torch.autograd._unsafe_preserve_version_counter(tuple(args[i] for i in unseen)):
+            return run(*args)
+
+    return keeping
+
+
 def _is_plain(value: Any) -> bool:
     return isinstance(value, Tensor) and value.layout is torch.strided and not value.is_nested
 

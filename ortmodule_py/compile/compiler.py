@@ -22,9 +22,9 @@ from ortmodule_py.base.generated_code import enable_generated_code
 from ortmodule_py.base.offload import why_not
 from ortmodule_py.base.sharding import count_of_units, gathered_ids
 from ortmodule_py.base.torch_state import restored_on_failure
-from ortmodule_py.compile.assigned_data import take_assigned_data, with_assigned_data
+from ortmodule_py.compile.assigned_data import drop_own_data, take_assigned_data, with_assigned_data
 from ortmodule_py.compile.capture_log import CaptureLog, EagerPiece
-from ortmodule_py.compile.changed_inputs import take_changed_inputs
+from ortmodule_py.compile.changed_inputs import take_changed_inputs, with_versions_kept
 from ortmodule_py.compile.forward_record import TRAINING, ForwardRecord
 from ortmodule_py.compile.onnx_files import StageFiles
 from ortmodule_py.compile.output_hooks import take_output_hooks, with_output_hooks
@@ -146,8 +146,11 @@ class Compiler:
         if broken is not None:
             log.report_graph_break(broken)
         changing = changing_sizes(gm)  # of what Dynamo knows: further outputs may follow
+        drop_own_data(gm)
         # Before torch 2.13 Dynamo does not guard the sizes of what is assigned.
-        assigned = take_assigned_data(gm) if running_torch() >= (2, 13) else None
+        assigned = None
+        if running_torch() >= (2, 13):
+            assigned = take_assigned_data(gm, example_inputs)
         hooks = take_output_hooks(gm)
         lookups, gm, example_inputs = take_sparse_lookups(gm, example_inputs)
         changed = None
@@ -288,6 +291,7 @@ class Compiler:
             run = _checked(run, lowered.checks, gm.forward)
         if not lowered.mutated_inputs:
             return run
+        run = with_versions_kept(run, gm, lowered.mutated_inputs)
         return self._guarded(run, gm, OverlapGuard(lowered.mutated_inputs, lowered.fixed_inputs))
 
     def _report_specialized(self, lowered: LoweredPiece) -> None:

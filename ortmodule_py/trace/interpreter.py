@@ -16,6 +16,7 @@ from ortmodule_py.base.changing_numbers import Fixed, call_name, changes, value_
 from ortmodule_py.base.errors import CannotLower, Origin, origin_of
 from ortmodule_py.base.torch_state import thread_state
 from ortmodule_py.trace import gradient_effects, record
+from ortmodule_py.trace.changed_data import backward_may_read, with_gradient_of
 from ortmodule_py.trace.decompositions import float_arguments
 from ortmodule_py.trace.gradient_effects import GradMode
 from ortmodule_py.trace.raised_errors import check, raise_unless
@@ -48,6 +49,10 @@ class PieceTrace:
     """Mutated inputs -> where."""
     changes: dict[int, Origin] = field(default_factory=dict)
     """Storage key -> where it was mutated last."""
+    unseen: set[int] = field(default_factory=set)
+    """Inputs with a gradient whose data is changed where autograd does not see it."""
+    seen: set[int] = field(default_factory=set)
+    """Inputs with a gradient that are changed where it does."""
     reshapes: dict[int, Origin] = field(default_factory=dict)
     """Id of a tensor -> where its sizes, strides or storage were changed first."""
     output_count: int = 0
@@ -71,7 +76,9 @@ class PieceTrace:
             interpreter.start()
             outputs = list(interpreter.run(*args))
             self._note_results(inputs, args, outputs)
-            return outputs + [args[i] for i in self.mutated]
+            return outputs + [
+                args[i].detach() if i in self.unseen else args[i] for i in self.mutated
+            ]
 
         try:
             return record.record(function, inputs, self.fake_mode, preserved, keep_draws=True).graph
@@ -109,7 +116,7 @@ class PieceTrace:
                 )
             if record.is_changed(arg):
                 where = self.changes.get(record.storage_key(arg), ("", ""))
-                if given.requires_grad and self.grad_enabled:
+                if given.requires_grad and self.grad_enabled and i not in self.unseen - self.seen:
                     raise CannotLower(
                         "an input that requires a gradient is changed in place", where
                     )
@@ -161,12 +168,20 @@ class _PieceInterpreter(fx.Interpreter):
         self._regions = RegionReuse(gm.graph)
         self._written: set[int] = set()
         """Storages that the current node changed."""
+        self._inputs: list[tuple[fx.Node, Any]] = []
 
     def start(self) -> None:
         """Begin a new run."""
         self.grad_mode = GradMode(self.trace.initial_grad_mode)
         self._detached.clear()
         self._hooks.clear()
+        self._inputs.clear()
+
+    def placeholder(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        value = super().placeholder(target, args, kwargs)
+        assert self._node is not None
+        self._inputs.append((self._node, value))
+        return value
 
     def run_node(self, n: fx.Node) -> Any:
         regions = self._regions
@@ -211,7 +226,7 @@ class _PieceInterpreter(fx.Interpreter):
 
     def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
         off = self.of_function or (self.follow_grad_mode and not self.grad_mode.enabled)
-        if not off or not n.op.startswith("call"):
+        if not off or not n.op.startswith("call") or n.target is with_gradient_of:
             return super().fetch_args_kwargs_from_env(n)
         fetched: tuple[Any, ...] = fx.map_arg(n.args, self._fetch_without_gradient)
         fetched_kwargs: dict[str, Any] = fx.map_arg(n.kwargs, self._fetch_without_gradient)
@@ -246,6 +261,8 @@ class _PieceInterpreter(fx.Interpreter):
             return self._higher_order(target, args, kwargs)
         if target is raise_unless:
             return check(*args)
+        if target is with_gradient_of:
+            return self._with_gradient_of(*args)
         if target is torch.arange:
             args, kwargs = _of_integers(args, kwargs)
         if self.follow_grad_mode and gradient_effects.is_opaque(target):
@@ -396,6 +413,13 @@ class _PieceInterpreter(fx.Interpreter):
             for i, out in enumerate(outs)
         ]
 
+    def _with_gradient_of(self, data: Any, value: Any) -> Any:
+        """`data` with a marker that its gradient goes to `value`."""
+        if not self.trace.grad_enabled:
+            return data
+        run = lambda arguments: arguments[:1]  # noqa: E731
+        return self._hand_over(run, [data.detach()], [0], [(0, value)], [])[0]
+
     # -- mutations
 
     def _change_counters(self, n: fx.Node) -> list[tuple[fx.Node, Callable[[], int], int]]:
@@ -442,6 +466,8 @@ class _PieceInterpreter(fx.Interpreter):
                 continue
             if not isinstance(example, Tensor):
                 raise CannotLower("an in-place change of a value of unknown origin", self.origin)
+            if self._changes_unseen(node, example):
+                continue
             if example.requires_grad and self.grad_mode.enabled:
                 continue
             if record.storage_key(example) in self._storages_with_gradient():
@@ -449,6 +475,49 @@ class _PieceInterpreter(fx.Interpreter):
                     "a value with a gradient is changed in place where gradients are off",
                     self.origin,
                 )
+
+    def _changes_unseen(self, changed: fx.Node, example: Tensor) -> bool:
+        """Give an input back its own gradient, or none, if the change of its data is unseen by autograd."""
+        at, now = self._input_of(example), self._node
+        if at is None or now is None:
+            return False
+        node, value = self._inputs[at]
+        whole = node.meta["example_value"]
+        by_gradient = example.requires_grad and self.grad_mode.enabled
+        if not whole.requires_grad:
+            if not by_gradient or any(user > now for user in (*changed.users, *now.users)):
+                return False
+            fresh = value.detach()  # changed through `.data`
+        elif (
+            by_gradient
+            or not whole.is_leaf
+            or backward_may_read(
+                node, now, record.storage_key(example)
+            )  # eager's reads the new data
+        ):
+            self.trace.seen.add(at)
+            return False
+        else:
+            self.trace.unseen.add(at)
+            given = record.recorded_graph().find_nodes(op="placeholder")[at]
+            before = record.traced_like(record.plain(value), given, self.trace.fake_mode)
+            fresh = self._with_gradient_of(value, before)
+        record.overwrite(value, record.node_of(fresh), self.trace.fake_mode)
+        return True
+
+    def _input_of(self, example: Tensor) -> int | None:
+        """The input of the piece that has the memory of this example value; None without exactly one."""
+        if self.module is not self.trace.gm:
+            return None
+        key = record.storage_key(example)
+        found = [
+            i
+            for i, (node, value) in enumerate(self._inputs)
+            if record.is_traced(value)
+            and isinstance(known := node.meta.get("example_value"), Tensor)
+            and record.storage_key(known) == key
+        ]
+        return found[0] if len(found) == 1 else None
 
     def _storages_with_gradient(self) -> set[int]:
         if self._grad_storages is None:

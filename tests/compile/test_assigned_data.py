@@ -97,9 +97,73 @@ def test_a_view_of_another_argument_is_left_to_eager() -> None:
     assert not as_in_eager(Averaged(function), step)["compiled"]
 
 
-def test_the_data_of_a_parameter_that_trains_is_left_to_eager() -> None:
-    def function(self: Any, x: Tensor) -> Tensor:
-        self.fc.weight.data = self.fc.weight.data.sign()
-        return self.fc(x)
+def _max_norm(self: Any, x: Tensor) -> Tensor:
+    """A constraint, as EEGNet has it."""
+    weight = self.fc.weight
+    weight.data = torch.renorm(weight.data, p=2, dim=0, maxnorm=0.5)
+    y: Tensor = self.fc(x).tanh()
+    return y
 
+
+def _halved_twice(self: Any, x: Tensor) -> Tensor:
+    weight = self.fc.weight
+    with torch.no_grad():
+        weight.data = weight.data * 0.5
+        size = weight.norm()
+    weight.data = weight.data + size
+    y: Tensor = self.fc(x).tanh()
+    return y
+
+
+def _moved(self: Any, x: Tensor) -> Tensor:
+    """As losses of pytorch_metric_learning have it."""
+    self.fc.weight.data = self.fc.weight.data.to(x.device)
+    y: Tensor = self.fc(x).tanh()
+    return y
+
+
+@pytest.mark.parametrize("level", ["0", "2"])
+@pytest.mark.parametrize("function", [_max_norm, _halved_twice, _moved])
+def test_of_a_parameter_that_trains(
+    function: Any, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its gradient is that of the new data; backward may compute the value again from the old."""
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", level)
+    assert_whole(_trained(function))
+
+
+def _in_eager(self: Any, x: Tensor) -> Tensor:
+    """No graph holds `rrelu`."""
+    self.fc.weight.data = self.fc.weight.data * 0.5
+    y: Tensor = torch.nn.functional.rrelu(self.fc(x), training=True)
+    return y
+
+
+def test_a_piece_that_eager_runs_has_the_same_gradient() -> None:
+    assert not _trained(_in_eager)["compiled"]
+
+
+def _behind_its_use(self: Any, x: Tensor) -> Tensor:
+    """Backward reads the new data in eager PyTorch."""
+    y: Tensor = self.fc(self.fc(x).tanh())
+    self.fc.weight.data = self.fc.weight.data * 0.5
+    return y
+
+
+def _used_between(self: Any, x: Tensor) -> Tensor:
+    self.fc.weight.data = self.fc.weight.data * 0.5
+    y: Tensor = self.fc(self.fc(x).tanh())
+    self.fc.weight.data = self.fc.weight.data * 0.5
+    return y
+
+
+def _then_in_place(self: Any, x: Tensor) -> Tensor:
+    self.fc.weight.data = self.fc.weight.data * 0.5
+    self.fc.weight.data.mul_(0.5)
+    y: Tensor = self.fc(x)
+    return y
+
+
+@pytest.mark.parametrize("function", [_behind_its_use, _used_between, _then_in_place])
+def test_what_backward_would_see_is_left_to_eager(function: Any) -> None:
     assert not _trained(function)["compiled"]

@@ -132,6 +132,9 @@ CASES["torch_geometric: self-loops (GCN, GAT), global pooling"] = _tested(
 CASES["MoCo: a momentum encoder (`p.data = ...`) and a queue"] = _tested(
     "tests/compile/test_assigned_data.py::test_the_piece_stays_in_the_engine"
 )
+CASES["EEGNet, WGAN, VQ-VAE: weights and codebooks changed in forward"] = _tested(
+    "tests/trace/test_unseen_changes.py::test_a_parameter_keeps_its_gradient"
+)
 CASES["transformers: CTC models of speech (Wav2Vec2, HuBERT)"] = _tested(
     "tests/dynamo/test_ctc_loss.py::test_targets_in_one_row_without_cudnn"
 )
