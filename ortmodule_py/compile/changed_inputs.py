@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from ortmodule_py.compile.shared_outputs import storage_of, value_of
+from ortmodule_py.compile.shared_outputs import SharedOutputs, value_of, views_of
 
 
 @dataclass
@@ -26,6 +26,8 @@ class ChangedInputs:
     known: int
     given_back: list[tuple[int, int]]
     """Output and argument where an output is a changed argument."""
+    views: SharedOutputs
+    """The outputs that are views of a changed argument."""
     original: fx.GraphModule
     """The piece as Dynamo captured it."""
 
@@ -43,7 +45,7 @@ class ChangedInputs:
                 outputs[output] = args[argument]
             return tuple(outputs[: self.known])
 
-        return changing
+        return self.views.behind(changing) if self.views.views else changing
 
 
 def take_changed_inputs(
@@ -68,12 +70,16 @@ def take_changed_inputs(
     placeholders = gm.graph.find_nodes(op="placeholder")
     (output,) = gm.graph.find_nodes(op="output")
     outputs = list(output.args[0])
-    given_back: list[tuple[int, int]] = []
-    for i in arguments:
-        same = _shared_by(outputs, placeholders[i])
-        if same is None:
-            return None, original
-        given_back += [(j, i) for j in same]
+    views = views_of(gm, arguments)
+    if views is None:
+        return None, original
+    values = [value_of(node) for node in outputs]
+    given_back = [
+        (j, i)
+        for i in arguments
+        for j, value in enumerate(values)
+        if value is not None and value is value_of(placeholders[i])
+    ]
     for i in arguments:
         argument = placeholders[i]
         with gm.graph.inserting_after(placeholders[-1]):
@@ -82,7 +88,7 @@ def take_changed_inputs(
         argument.replace_all_uses_with(own, lambda user, own=own: user not in (own, output))
         output.args = ((*output.args[0], own),)
     gm.recompile()
-    return ChangedInputs(arguments, len(outputs), given_back, original), gm
+    return ChangedInputs(arguments, len(outputs), given_back, views, original), gm
 
 
 def with_versions_kept(
@@ -115,17 +121,3 @@ def _is_changed(node: fx.Node, given: Any) -> bool:
     if new is None or not _is_plain(given) or not new.requires_grad or new._version == 0:
         return False
     return not (given.requires_grad and given.is_leaf)
-
-
-def _shared_by(outputs: Sequence[Any], argument: fx.Node) -> list[int] | None:
-    """The outputs that are the argument; None if another one is a view of it."""
-    known = value_of(argument)
-    found = []
-    for j, node in enumerate(outputs):
-        value = value_of(node)
-        if value is None or storage_of(value) != storage_of(known):
-            continue
-        if value is not known:
-            return None
-        found.append(j)
-    return found

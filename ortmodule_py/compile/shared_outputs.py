@@ -107,6 +107,26 @@ def take_shared_outputs(gm: fx.GraphModule, may_add: bool) -> SharedOutputs | No
     return SharedOutputs(views, known, symbols)
 
 
+def views_of(gm: fx.GraphModule, arguments: Sequence[int]) -> SharedOutputs | None:
+    """The outputs that are views of these arguments, as they are behind the run.
+
+    None if one of them cannot be made again as a view.
+    """
+    (output,) = gm.graph.find_nodes(op="output")
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    symbols, roots = _symbols(placeholders), {i: value_of(placeholders[i]) for i in arguments}
+    views = []
+    for j, node in enumerate(output.args[0]):
+        fake = value_of(node)
+        for i, base in roots.items():
+            if fake is None or fake is base or storage_of(fake) != storage_of(base):
+                continue
+            if not _is_view(fake, placeholders[i], symbols):
+                return None
+            views.append(_View(j, i, True, fake.requires_grad, _numbers(fake, base)))
+    return SharedOutputs(views, len(output.args[0]), symbols)
+
+
 def _roots(gm: fx.GraphModule, outputs: list[Any]) -> dict[int, fx.Node]:
     """What values are views of, by their memory: its first value, or an output that is all of it."""
     roots: dict[int, fx.Node] = {}

@@ -49,6 +49,14 @@ def _given_back(self: Any, hidden: Tensor, slots: Tensor) -> Any:
     return self.second(same), hidden
 
 
+def _views(self: Any, hidden: Tensor, slots: Tensor) -> Any:
+    hidden[:, 0] = self.second(hidden * 1)[:, 1]
+    slots[:2] = hidden[1:3] + 1
+    row, column = slots[1], hidden.t()[2:]
+    torch._dynamo.graph_break()
+    return self.second(hidden) * slots.sum(), row, column
+
+
 def _aliased(self: Any, hidden: Tensor, slots: Tensor) -> Tensor:
     part = hidden[:, 1:]
     torch._dynamo.graph_break()
@@ -74,6 +82,7 @@ FUNCTIONS = {
     "masked": _masked,
     "slots": _slots,
     "given back": _given_back,
+    "views": _views,
 }
 
 
@@ -82,6 +91,35 @@ def test_a_changed_input_is_compiled(kind: str) -> None:
     torch._dynamo.reset()
     report = as_in_eager(Behind(FUNCTIONS[kind]), _step)
     assert report["compiled"] and report["graph_breaks"], report
+
+
+class Caching(nn.Module):
+    """Writes into a cache of the caller, and returns what it has of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, cache: Tensor) -> tuple[Tensor, Tensor]:
+        cache[:, 1] = self.fc(x)
+        return cache[:, :2], self.fc(x)
+
+
+def test_a_view_of_a_changed_argument_of_the_module() -> None:
+    def step(model: Any) -> list[Tensor]:
+        results = []
+        for rows in (3, 5, 3):
+            cache = torch.ones(rows, 3, 4)
+            part, y = model(torch.linspace(-1, 1, rows * 4).view(rows, 4), cache)
+            assert part._base is cache
+            part.mul_(2)
+            (y.sum() + cache.square().sum() + part.sum()).backward()
+            results += [part, y, cache]
+        return results
+
+    torch._dynamo.reset()
+    report = as_in_eager(Caching(), step)
+    assert report["compiled"] and not report["graph_breaks"], report
 
 
 def test_an_alias_of_a_changed_input_is_left_to_eager() -> None:
