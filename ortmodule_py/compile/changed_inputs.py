@@ -52,9 +52,7 @@ def take_changed_inputs(
     gm: fx.GraphModule, example_inputs: Sequence[Any]
 ) -> tuple[ChangedInputs | None, fx.GraphModule]:
     """The changed arguments, None without any; the graph with their new values as further outputs."""
-    if not torch.is_grad_enabled() or gm.graph.find_nodes(
-        op="call_function", target=torch._C._set_grad_enabled
-    ):
+    if not torch.is_grad_enabled():
         return None, gm
     arguments = [
         i

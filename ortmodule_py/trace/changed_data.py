@@ -6,13 +6,15 @@ gone. A functional graph has a new value there, which `with_gradient_of` marks.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ortmodule_py.trace.gradient_effects import GRAD_MODES
-from ortmodule_py.trace.record import storage_key
+from ortmodule_py.trace.record import is_traced, storage_key
 
 
 class _WithGradientOf(torch.autograd.Function):
@@ -32,7 +34,88 @@ def with_gradient_of(data: Tensor, value: Tensor) -> Tensor:
     return made
 
 
-def backward_may_read(value: fx.Node, before: fx.Node, storage: int) -> bool:
+@dataclass
+class Whole:
+    """A traced value that others may be views of."""
+
+    node: fx.Node
+    value: Any
+    index: int | None
+    """Of an input of the piece."""
+
+    @property
+    def example(self) -> Tensor:
+        """As it is in eager PyTorch behind the piece."""
+        example: Tensor = self.node.meta["example_value"]
+        return example
+
+    def may_be_changed_by(self, view: fx.Node, before: fx.Node) -> bool:
+        """Whether a change by this view of it has a meaning that does not depend on what is saved for backward.
+
+        Autograd counts changes under `no_grad`: it raises if backward has to read the old data. Those of `.data`
+        it does not count, so that backward reads the new data.
+        """
+        if not self._by_data(view):
+            return True
+        if self.index is None or not self.example.is_leaf:
+            return False
+        return not _backward_may_read(self.node, before, storage_key(self.example))
+
+    def _by_data(self, view: fx.Node) -> bool:
+        while view is not self.node:
+            views = [n for n in view.all_input_nodes if _shares(n, self.example)]
+            if view.target is torch._C._autograd._get_data_attr or not views:
+                return True
+            view = views[0]
+        return False
+
+
+class Wholes:
+    """The first value with each memory, of inputs and of values with a gradient."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Whole | None] = {}
+
+    def add(self, node: fx.Node, value: Any, index: int | None = None) -> None:
+        """A value that was just computed, or the input with this index."""
+        example = node.meta.get("example_value")
+        if not is_traced(value) or not _has_storage(example):
+            return
+        if index is None and not example.requires_grad:
+            return
+        key = storage_key(example)
+        known = self._known.get(key)
+        copied = known is not None and node.target == "clone" and node.args[0] is known.node
+        if (
+            key not in self._known or copied
+        ):  # a copy in place of an input, of `compile/changed_inputs`
+            self._known[key] = Whole(node, value, index)
+        elif index is not None:
+            self._known[key] = None  # of several inputs
+
+    def of(self, example: Any) -> Whole | None:
+        """The value with the memory of this example value."""
+        return self._known.get(storage_key(example)) if _has_storage(example) else None
+
+    def clear(self) -> None:
+        """Forget all values."""
+        self._known.clear()
+
+
+def _has_storage(example: Any) -> bool:
+    if not isinstance(example, Tensor) or is_traceable_wrapper_subclass(example):
+        return False
+    if torch._C._functorch.is_functorch_wrapped_tensor(example):
+        return False
+    return example.layout is torch.strided and not example.is_nested
+
+
+def _shares(node: fx.Node, example: Tensor) -> bool:
+    other = node.meta.get("example_value")
+    return _has_storage(other) and storage_key(other) == storage_key(example)
+
+
+def _backward_may_read(value: fx.Node, before: fx.Node, storage: int) -> bool:
     """Whether backward may read this value, with this memory, for a node in front of `before`."""
     for user in value.users:
         if not user < before:
@@ -42,7 +125,7 @@ def backward_may_read(value: fx.Node, before: fx.Node, storage: int) -> bool:
             if user.target not in GRAD_MODES:
                 return True
         elif storage_key(example) == storage:
-            if backward_may_read(user, before, storage):
+            if _backward_may_read(user, before, storage):
                 return True
         elif example.requires_grad:
             return True

@@ -16,7 +16,7 @@ from ortmodule_py.base.changing_numbers import Fixed, call_name, changes, value_
 from ortmodule_py.base.errors import CannotLower, Origin, origin_of
 from ortmodule_py.base.torch_state import thread_state
 from ortmodule_py.trace import gradient_effects, record
-from ortmodule_py.trace.changed_data import backward_may_read, with_gradient_of
+from ortmodule_py.trace.changed_data import Whole, Wholes, with_gradient_of
 from ortmodule_py.trace.decompositions import float_arguments
 from ortmodule_py.trace.gradient_effects import GradMode
 from ortmodule_py.trace.raised_errors import check, raise_unless
@@ -49,9 +49,9 @@ class PieceTrace:
     """Mutated inputs -> where."""
     changes: dict[int, Origin] = field(default_factory=dict)
     """Storage key -> where it was mutated last."""
-    unseen: set[int] = field(default_factory=set)
+    unseen: set[int | None] = field(default_factory=set)
     """Inputs with a gradient whose data is changed where autograd does not see it."""
-    seen: set[int] = field(default_factory=set)
+    seen: set[int | None] = field(default_factory=set)
     """Inputs with a gradient that are changed where it does."""
     reshapes: dict[int, Origin] = field(default_factory=dict)
     """Id of a tensor -> where its sizes, strides or storage were changed first."""
@@ -145,6 +145,19 @@ def _of_integers(
     return tuple(map(whole, args)), named | {"dtype": dtype}
 
 
+@dataclass
+class _Operand:
+    """An operand of the current node, as it was before."""
+
+    node: fx.Node
+    counter: Callable[[], int]
+    count: int
+    """Of its changes."""
+    whole: Whole | None
+    computed_by: fx.Node | None
+    """The recorded node that computes the whole."""
+
+
 class _PieceInterpreter(fx.Interpreter):
     """Runs torch-level nodes; replaces grad modes by `detach`, and inlines higher-order operators."""
 
@@ -168,19 +181,22 @@ class _PieceInterpreter(fx.Interpreter):
         self._regions = RegionReuse(gm.graph)
         self._written: set[int] = set()
         """Storages that the current node changed."""
-        self._inputs: list[tuple[fx.Node, Any]] = []
+        self._wholes = Wholes()
+        self._input_count = 0
 
     def start(self) -> None:
         """Begin a new run."""
         self.grad_mode = GradMode(self.trace.initial_grad_mode)
         self._detached.clear()
         self._hooks.clear()
-        self._inputs.clear()
+        self._wholes.clear()
+        self._input_count = 0
 
     def placeholder(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         value = super().placeholder(target, args, kwargs)
         assert self._node is not None
-        self._inputs.append((self._node, value))
+        self._wholes.add(self._node, value, self._input_count)
+        self._input_count += 1
         return value
 
     def run_node(self, n: fx.Node) -> Any:
@@ -221,6 +237,8 @@ class _PieceInterpreter(fx.Interpreter):
         if fixed:
             self.trace.fixed_numbers.append((call_name(n.target), self.origin, fixed))
         self._check_changes(before)
+        if n.op.startswith("call"):
+            self._wholes.add(n, result)
         self._label_recorded()
         return result
 
@@ -422,23 +440,35 @@ class _PieceInterpreter(fx.Interpreter):
 
     # -- mutations
 
-    def _change_counters(self, n: fx.Node) -> list[tuple[fx.Node, Callable[[], int], int]]:
+    def _change_counters(self, n: fx.Node) -> list[_Operand]:
         if not n.op.startswith("call"):
             return []
-        counters = [
-            (node, record.change_counter(self.env[node]))
-            for node in n.all_input_nodes
-            if record.is_traced(self.env[node])
-        ]
-        return [(node, counter, counter()) for node, counter in counters]
+        operands = []
+        for node in n.all_input_nodes:
+            if record.is_traced(self.env[node]):
+                counter = record.change_counter(self.env[node])
+                operands.append(_Operand(node, counter, counter(), *self._whole_of(node)))
+        return operands
 
-    def _check_changes(self, before: list[tuple[fx.Node, Callable[[], int], int]]) -> None:
+    def _whole_of(self, node: fx.Node) -> tuple[Whole | None, fx.Node | None]:
+        """What an operand is a view of, and if a change of it may be unseen by autograd the node that computes it."""
+        example = node.meta.get("example_value")
+        if not self.follow_grad_mode or self.module is not self.trace.gm:
+            return None, None
+        whole = self._wholes.of(example)
+        seen = self.grad_mode.enabled and isinstance(example, Tensor) and example.requires_grad
+        if whole is None or seen:
+            return whole, None
+        return whole, record.node_of(whole.value)
+
+    def _check_changes(self, before: list[_Operand]) -> None:
         """Raise for mutations that a functional graph cannot represent.
 
         In eager a mutation under no_grad does not affect the gradient, and elements of an expanded
         tensor share memory.
         """
-        for node, counter, count in before:
+        for operand in before:
+            node = operand.node
             value, detached = self.env[node], self._detached.get(node)
             if record.is_reshaped(value):
                 self.trace.reshapes.setdefault(id(value), self.origin)
@@ -448,7 +478,7 @@ class _PieceInterpreter(fx.Interpreter):
                     "where gradients are off",
                     self.origin,
                 )
-            if counter() == count:
+            if operand.counter() == operand.count:
                 continue
             self._written.add(record.storage_key(value))
             self.trace.changes[record.storage_key(value)] = self.origin
@@ -466,7 +496,7 @@ class _PieceInterpreter(fx.Interpreter):
                 continue
             if not isinstance(example, Tensor):
                 raise CannotLower("an in-place change of a value of unknown origin", self.origin)
-            if self._changes_unseen(node, example):
+            if self._changes_unseen(operand, example):
                 continue
             if example.requires_grad and self.grad_mode.enabled:
                 continue
@@ -476,48 +506,28 @@ class _PieceInterpreter(fx.Interpreter):
                     self.origin,
                 )
 
-    def _changes_unseen(self, changed: fx.Node, example: Tensor) -> bool:
-        """Give an input back its own gradient, or none, if the change of its data is unseen by autograd."""
-        at, now = self._input_of(example), self._node
-        if at is None or now is None:
+    def _changes_unseen(self, operand: _Operand, example: Tensor) -> bool:
+        """Give a value back its own gradient, or none, if the change of its data is unseen by autograd."""
+        whole, node, now = operand.whole, operand.node, self._node
+        if whole is None or now is None:
             return False
-        node, value = self._inputs[at]
-        whole = node.meta["example_value"]
         by_gradient = example.requires_grad and self.grad_mode.enabled
-        if not whole.requires_grad:
-            if not by_gradient or any(user > now for user in (*changed.users, *now.users)):
+        if not whole.example.requires_grad:
+            later = (user > now for user in (*node.users, *now.users))
+            if not by_gradient or any(later):
                 return False
-            fresh = value.detach()  # changed through `.data`
-        elif (
-            by_gradient
-            or not whole.is_leaf
-            or backward_may_read(
-                node, now, record.storage_key(example)
-            )  # eager's reads the new data
-        ):
-            self.trace.seen.add(at)
+            fresh = whole.value.detach()  # changed through `.data`
+        elif by_gradient or not whole.may_be_changed_by(node, now):
+            self.trace.seen.add(whole.index)
             return False
         else:
-            self.trace.unseen.add(at)
-            given = record.recorded_graph().find_nodes(op="placeholder")[at]
-            before = record.traced_like(record.plain(value), given, self.trace.fake_mode)
-            fresh = self._with_gradient_of(value, before)
-        record.overwrite(value, record.node_of(fresh), self.trace.fake_mode)
+            self.trace.unseen.add(whole.index)
+            assert operand.computed_by is not None
+            plain = record.plain(whole.value)
+            before = record.traced_like(plain, operand.computed_by, self.trace.fake_mode)
+            fresh = self._with_gradient_of(whole.value, before)
+        record.overwrite(whole.value, record.node_of(fresh), self.trace.fake_mode)
         return True
-
-    def _input_of(self, example: Tensor) -> int | None:
-        """The input of the piece that has the memory of this example value; None without exactly one."""
-        if self.module is not self.trace.gm:
-            return None
-        key = record.storage_key(example)
-        found = [
-            i
-            for i, (node, value) in enumerate(self._inputs)
-            if record.is_traced(value)
-            and isinstance(known := node.meta.get("example_value"), Tensor)
-            and record.storage_key(known) == key
-        ]
-        return found[0] if len(found) == 1 else None
 
     def _storages_with_gradient(self) -> set[int]:
         if self._grad_storages is None:

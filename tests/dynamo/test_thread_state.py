@@ -49,9 +49,8 @@ def _left_as_it_was() -> Iterator[None]:
 
 
 def _clamped(self: Any, h: Tensor) -> Tensor:
-    """Its second line is refused by the capture."""
-    with torch.no_grad():
-        h.clamp_(-0.5, 0.5)
+    """Its first line is refused by the capture."""
+    h.data.clamp_(-0.5, 0.5)
     result: Tensor = self.out(h).float()
     return result
 

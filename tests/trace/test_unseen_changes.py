@@ -113,6 +113,72 @@ def test_what_an_earlier_piece_has_saved_may_be_read() -> None:
     assert_compiled(as_in_eager(Layers(_saved_before), _step), captures=4)
 
 
+# ---- values ----------------------------------------------------------------------------------------
+
+
+def _margins(self: Any, x: Tensor) -> Tensor:
+    """The margin of ArcFace, as insightface has it."""
+    logits = functional.linear(
+        functional.normalize(self.fc(x)), functional.normalize(self.out.weight)
+    )
+    logits = logits.clamp(-0.99, 0.99)
+    target = logits[:, 1]
+    with torch.no_grad():
+        target_angle = target.arccos() + 0.5
+        logits.arccos_()
+        logits[:, 1] = target_angle
+        logits.cos_()
+    return logits * 8 + target[:, None]
+
+
+def _between_seen_changes(self: Any, x: Tensor) -> Tensor:
+    h = self.fc(x) * 1
+    h.mul_(2)
+    with torch.no_grad():
+        h.add_(1)
+    h.mul_(3)
+    part = h.view(-1)
+    with torch.no_grad():
+        part.clamp_(-1, 1)
+    y: Tensor = self.out(h) * part.sum()
+    return y
+
+
+def _part_of_zeros(self: Any, x: Tensor) -> Tensor:
+    h = torch.zeros_like(x)
+    with torch.no_grad():
+        h.add_(1)
+    h[:, :2] = self.fc(x)[:, :2]
+    with torch.no_grad():
+        h.mul_(0.5)
+    y: Tensor = self.out(h)
+    return y
+
+
+@pytest.mark.parametrize("level", ["0", "2"])
+@pytest.mark.parametrize("forward", [_margins, _between_seen_changes, _part_of_zeros])
+def test_a_value_keeps_its_gradient(
+    forward: Callable[..., Tensor], level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", level)
+    assert_whole(as_in_eager(Layers(forward), _step), captures=2)
+
+
+def _behind_a_break(self: Any, x: Tensor) -> Tensor:
+    h = self.fc(x)
+    torch._dynamo.graph_break()
+    with torch.no_grad():
+        h.mul_(2)
+        size = h.norm()
+    h[:, 1] = self.out(h * 1)[:, 0] / size
+    y: Tensor = self.out(h)
+    return y
+
+
+def test_a_value_of_an_earlier_piece_keeps_its_gradient() -> None:
+    assert_compiled(as_in_eager(Layers(_behind_a_break), _step), captures=4)
+
+
 # ---- buffers ---------------------------------------------------------------------------------------
 
 
@@ -146,6 +212,14 @@ def _behind_its_use(self: Any, x: Tensor) -> Tensor:
     return y
 
 
+def _data_of_a_value(self: Any, x: Tensor) -> Tensor:
+    """The gradient of `tanh` reads its result: the new data in eager PyTorch."""
+    h = self.fc(x).tanh()
+    h.data.mul_(2)
+    y: Tensor = self.out(h)
+    return y
+
+
 def _read_with_its_gradient(self: Any, x: Tensor) -> Tensor:
     """The changed `.data` has a gradient in eager PyTorch, the buffer has none."""
     h = self.fc(x).tanh()
@@ -162,6 +236,9 @@ def _by_a_gradient(self: Any, x: Tensor) -> Tensor:
     return y
 
 
-@pytest.mark.parametrize("forward", [_behind_its_use, _read_with_its_gradient, _by_a_gradient])
+LEFT = [_behind_its_use, _data_of_a_value, _read_with_its_gradient, _by_a_gradient]
+
+
+@pytest.mark.parametrize("forward", LEFT)
 def test_what_backward_would_see_is_left_to_eager(forward: Callable[..., Tensor]) -> None:
     assert not as_in_eager(Layers(forward), _step)["compiled"]
