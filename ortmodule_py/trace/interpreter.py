@@ -19,6 +19,7 @@ from ortmodule_py.trace import gradient_effects, record
 from ortmodule_py.trace.changed_data import Whole, Wholes, with_gradient_of
 from ortmodule_py.trace.decompositions import float_arguments
 from ortmodule_py.trace.gradient_effects import GradMode
+from ortmodule_py.trace.observed_sizes import refuse_resized
 from ortmodule_py.trace.raised_errors import check, raise_unless
 from ortmodule_py.trace.region_reuse import RegionReuse
 from ortmodule_py.trace.strides.doubtful import (
@@ -281,6 +282,7 @@ class _PieceInterpreter(fx.Interpreter):
             return check(*args)
         if target is with_gradient_of:
             return self._with_gradient_of(*args)
+        refuse_resized(target, args)
         if target is torch.arange:
             args, kwargs = _of_integers(args, kwargs)
         if self.follow_grad_mode and gradient_effects.is_opaque(target):

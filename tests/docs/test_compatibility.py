@@ -292,11 +292,9 @@ def _() -> Report:
     return _trained(nn.Sequential(first, second, third), _rows_of(4))
 
 
-@_case("quantization-aware training (`FakeQuantize`)")
-def _() -> Report:
-    from torch.ao.quantization import FakeQuantize
-
-    return _trained(nn.Sequential(nn.Linear(4, 4), FakeQuantize()), _rows_of(4))
+CASES["quantization-aware training (`prepare_qat`)"] = _tested(
+    "tests/dynamo/test_quantization_training.py::test_the_model_is_one_piece"
+)
 
 
 @_case("tied weights, frozen layers, lazy layers")
