@@ -24,6 +24,7 @@ from ortmodule_py.lower.sizes.bound_symbols import BoundSymbols
 from ortmodule_py.lower.sizes.rounded import fix_rounded_sizes
 from ortmodule_py.trace import record
 from ortmodule_py.trace.decompositions import recurrent_layers
+from ortmodule_py.trace.drawn_numbers import in_double
 from ortmodule_py.trace.gradient_effects import has_tangents
 from ortmodule_py.trace.interpreter import PieceTrace
 from ortmodule_py.trace.patched_kernels import preserved_composites
@@ -81,9 +82,14 @@ def lower(
     """
     clock = _Clock()
     fixed_sizes = fix_rounded_sizes(gm)
-    fake_mode, inputs = record.fake_inputs(example_inputs, gm.graph.find_nodes(op="placeholder"))
+    placeholders = gm.graph.find_nodes(op="placeholder")
+    fake_mode, inputs = record.fake_inputs(example_inputs, placeholders)
     clock.lap("inputs")
     trace = PieceTrace(gm, fake_mode, torch.is_grad_enabled(), eager_draws)
+    for i in in_double(gm, list(drawn_inputs(gm, inputs))):
+        with fake_mode:
+            inputs[i] = inputs[i].double()
+        trace.doubles.add(placeholders[i])
     whole = [] if has_tangents(gm) else preserved_composites(builder.has_rule)
     symbols = BoundSymbols(builder, inputs)
     has_rule = builder.has_rule if whole else lambda _: False
@@ -99,7 +105,7 @@ def lower(
         grad_enabled=trace.grad_enabled,
         device=device,
     )
-    emitter.inputs(gm.graph.find_nodes(op="placeholder"), example_inputs, inputs)
+    emitter.inputs(placeholders, example_inputs, inputs)
     symbols.bind_numbers([graph, *(m.graph for m in gm.modules() if isinstance(m, fx.GraphModule))])
     emitter.calls()
     emitter.results(

@@ -18,6 +18,7 @@ from ortmodule_py.base.torch_state import thread_state
 from ortmodule_py.trace import gradient_effects, record
 from ortmodule_py.trace.changed_data import Whole, Wholes, with_gradient_of
 from ortmodule_py.trace.decompositions import float_arguments
+from ortmodule_py.trace.drawn_numbers import in_eager_type
 from ortmodule_py.trace.gradient_effects import GradMode
 from ortmodule_py.trace.observed_sizes import refuse_resized
 from ortmodule_py.trace.raised_errors import check, raise_unless
@@ -50,6 +51,8 @@ class PieceTrace:
     """Mutated inputs -> where."""
     changes: dict[int, Origin] = field(default_factory=dict)
     """Storage key -> where it was mutated last."""
+    doubles: set[fx.Node] = field(default_factory=set)
+    """Python's random numbers that are float64, and arithmetic on them."""
     unseen: set[int | None] = field(default_factory=set)
     """Inputs with a gradient whose data is changed where autograd does not see it."""
     seen: set[int | None] = field(default_factory=set)
@@ -239,6 +242,7 @@ class _PieceInterpreter(fx.Interpreter):
             self.trace.fixed_numbers.append((call_name(n.target), self.origin, fixed))
         self._check_changes(before)
         if n.op.startswith("call"):
+            result = in_eager_type(n, result, self.trace.doubles)
             self._wholes.add(n, result)
         self._label_recorded()
         return result

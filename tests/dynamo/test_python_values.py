@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from tests.semantics import Calls, as_in_eager, assert_compiled, assert_whole
+from ortmodule_py import ORTModule, last_run_report
+from tests.semantics import QUIET, Calls, as_in_eager, assert_compiled, assert_whole
 
 
 def _many(model: Any, count: int = 12) -> list[Tensor]:
@@ -47,6 +48,33 @@ def _greatest(self: Any, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("forward", [_mixed, _greatest])
 def test_arithmetic_on_random_numbers_of_python(forward: Any) -> None:
     assert_whole(as_in_eager(Calls(forward), _many))
+
+
+def _in_double(self: Any, x: Tensor) -> Tensor:
+    share = random.uniform(0.1, 0.9)
+    y: Tensor = self.fc(x) * share + x * (1 - share) / 3
+    return y + torch.full((4,), random.random(), dtype=torch.float64) * y.sum() * random.random()
+
+
+def _in_both(self: Any, x: Tensor) -> Tensor:
+    """What is float32 stays float32."""
+    share = random.random()
+    y = self.fc(x).float().mean() * share
+    return self.fc(x) + (y + torch.tensor(1 - share)).double()
+
+
+@pytest.mark.parametrize(("forward", "tolerance"), [(_in_double, 1e-14), (_in_both, 1e-6)])
+def test_random_numbers_in_double(forward: Any, tolerance: float) -> None:
+    torch._dynamo.reset()
+    model = ORTModule(Calls(forward).double(), QUIET)
+    for step in range(3):
+        x = torch.linspace(-1, 1, 12, dtype=torch.float64).view(3, 4) + step
+        found = []
+        for run in (model, model.module):
+            random.seed(step)
+            found.append(run(x))
+        torch.testing.assert_close(*found, rtol=tolerance, atol=tolerance)
+    assert_whole(dict(last_run_report(model)))
 
 
 def _noise(self: Any, x: Tensor) -> Tensor:
