@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ortmodule_py import ORTModule
 from ortmodule_py.dynamo.patches.table import running_torch
-from tests.semantics import Calls, as_in_eager, assert_whole
+from tests.semantics import QUIET, Calls, as_in_eager, assert_whole
 
 
 def _halved(y: Tensor, x: Tensor) -> Tensor:
@@ -102,3 +103,75 @@ def test_an_error_is_eagers() -> None:
         return type(caught.value).__name__
 
     as_in_eager(Calls(wrong), step)
+
+
+# ---- values of their own ---------------------------------------------------------------------------
+
+
+def _harder(self: Any, x: Tensor) -> Tensor:
+    """The negatives of CurricularFace."""
+    y = self.fc(x) * 1
+    mask = y > 0.1
+    hard = y[mask]
+    y[mask] = hard * (0.5 + hard)
+    return y.cos()
+
+
+def _both_sides(self: Any, x: Tensor) -> Tensor:
+    """The places of one mask and those of the other."""
+    y: Tensor = self.fc(x)
+    mask, new = y > 0.0, torch.zeros_like(y)
+    new[mask] = y[mask].exp()
+    new[~mask] = -y[~mask]
+    return new
+
+
+def _some_rows(self: Any, x: Tensor) -> Tensor:
+    y = self.fc(x) * 1
+    mask = x[:, 2] > 0
+    y[mask] = self.fc(y[mask]).sin()
+    return y.cos()
+
+
+def _no_rows(self: Any, x: Tensor) -> Tensor:
+    y: Tensor = self.fc(x) * 1
+    mask = x[:, 0] > 9
+    y[mask] = self.fc(y[mask]).sin()
+    return y
+
+
+def _even_rows(self: Any, x: Tensor) -> Tensor:
+    """The number of values is known."""
+    tokens = torch.zeros(x.shape[0], 4)
+    tokens[torch.arange(x.shape[0]) % 2 == 0] = self.fc(x)[::2]
+    return tokens.sin()
+
+
+@pytest.mark.parametrize("forward", [_harder, _both_sides, _some_rows, _no_rows, _even_rows])
+def test_each_place_has_a_value_of_its_own(forward: Callable[..., Tensor]) -> None:
+    def step(model: Any) -> list[Tensor]:
+        found = []
+        for rows in (5, 6, 7, 5):
+            y = model(torch.linspace(-1, 1, rows * 4).view(4, rows).mT.contiguous())
+            y.square().sum().backward()
+            found.append(y)
+        return found
+
+    report = as_in_eager(Calls(forward), step)
+    assert report["compiled"] and not report["eager_pieces"], report
+
+
+def test_another_number_of_values_is_an_error() -> None:
+    def forward(self: Any, x: Tensor, mask: Tensor) -> Tensor:
+        y = self.fc(x) * 1
+        y[mask] = y[:2, 0]
+        return y
+
+    torch._dynamo.reset()
+    model = ORTModule(Calls(forward), QUIET)
+    mask = torch.zeros(3, 4, dtype=torch.bool)
+    mask[0, 1:3] = True
+    model(torch.ones(3, 4), mask).sum().backward()
+    mask[1] = True
+    with pytest.raises(Exception, match="shape mismatch"):
+        model(torch.ones(3, 4), mask)
