@@ -12,6 +12,7 @@ from typing import Any
 
 import onnxruntime as stock
 import pytest
+from onnx import TensorProto, helper
 
 import ortmodule_py.onnxruntime as ours
 from tests.inference.test_session import mlp
@@ -181,6 +182,51 @@ def test_quantization_has_its_names() -> None:
         assert list(known) == list(found)[: len(known)]
         for key, value in known.items():
             assert str(value.default) == str(found[key].default)
+
+
+def test_element_types_that_programs_look_up() -> None:
+    """optimum imports them from onnxruntime.transformers when it is imported."""
+    pytest.importorskip("onnxruntime.transformers.io_binding_helper")
+    path = "{}.transformers.io_binding_helper"
+    theirs, own = (
+        importlib.import_module(path.format(name)).TypeHelper
+        for name in ("onnxruntime", "ortmodule_py.onnxruntime")
+    )
+    kinds = ("float", "double", "float16", "bfloat16", "bool", "string", "float8e4m3fn")
+    numbers = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+    for kind in ("tensor(float)", *(f"tensor({each})" for each in kinds + numbers), "seq(x)"):
+        for name in ("ort_type_to_numpy_type", "ort_type_to_torch_type", "ort_type_to_onnx_type"):
+            found = outcome(getattr(own, name), kind)
+            assert found == outcome(getattr(theirs, name), kind), (name, kind)
+            if name == "ort_type_to_numpy_type" and not isinstance(found, str):
+                assert own.numpy_type_to_torch_type(found) == theirs.numpy_type_to_torch_type(found)
+                torch_type = own.numpy_type_to_torch_type(found)
+                assert own.torch_type_to_numpy_type(torch_type) == found
+    model = identity()
+    sessions = stock.InferenceSession(model), ours.InferenceSession(model)
+    for name in ("get_io_onnx_type_map", "get_io_numpy_type_map", "get_io_torch_type_map"):
+        assert getattr(own, name)(sessions[1]) == getattr(theirs, name)(sessions[0])
+    for name in ("get_input_type", "get_output_type"):
+        for value in ("x", "none"):
+            assert outcome(getattr(own, name), sessions[1], value) == outcome(
+                getattr(theirs, name), sessions[0], value
+            )
+
+
+def identity() -> bytes:
+    """y = x, of sizes [N, 3]."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 3]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", [x], [y])
+    opset = [helper.make_opsetid("", 21)]
+    return bytes(helper.make_model(graph, opset_imports=opset, ir_version=10).SerializeToString())
+
+
+def outcome(function: Any, *args: Any) -> Any:
+    """What it returns, or the message of its ValueError."""
+    try:
+        return function(*args)
+    except ValueError as error:
+        return str(error)
 
 
 def test_the_import_needs_no_torch() -> None:

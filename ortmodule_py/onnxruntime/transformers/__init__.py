@@ -1,0 +1,1 @@
+"""Modules of onnxruntime.transformers that programs need to run models; those that rewrite are left out."""
