@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from ortmodule_py.inference.enums import OrtAllocatorType, OrtDeviceMemoryType, OrtMemType
 
 
-@dataclass(frozen=True)
 class NodeArg:
     """An input or output of a model.
 
@@ -15,11 +16,34 @@ class NodeArg:
     size, a name for a named one, and None for an unknown one.
     """
 
-    name: str
-    shape: list[int | str | None]
-    type: str
+    __slots__ = ("_sizes", "name", "type")
 
-    def __str__(self) -> str:
+    name: str
+    type: str
+    _sizes: tuple[int | str | None, ...]
+
+    def __init__(self, name: str, shape: Sequence[int | str | None], type: str) -> None:
+        for key, value in (("name", name), ("type", type), ("_sizes", tuple(shape))):
+            object.__setattr__(self, key, value)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"[NodeArg] what a model has cannot be changed, but found {name} set")
+
+    @property
+    def shape(self) -> list[int | str | None]:
+        """The sizes, in a new list each time: programs put the sizes of a feed into it."""
+        return list(self._sizes)
+
+    def _facts(self) -> tuple[object, ...]:
+        return self.name, self.type, self._sizes
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NodeArg) and self._facts() == other._facts()
+
+    def __hash__(self) -> int:
+        return hash(self._facts())
+
+    def __repr__(self) -> str:
         return f"NodeArg(name='{self.name}', type='{self.type}', shape={self.shape})"
 
 

@@ -213,6 +213,21 @@ def test_element_types_that_programs_look_up() -> None:
             )
 
 
+def test_shapes_of_inputs_are_for_the_caller_to_change() -> None:
+    """`shape[0] = batch` of one program does not reach the next one that asks."""
+    for package in (stock, ours):
+        session = package.InferenceSession(identity())
+        (x,) = session.get_inputs()
+        x.shape[0] = 5
+        shape = session.get_inputs()[0].shape
+        shape[0] = 7
+        assert session.get_inputs()[0].shape == x.shape == ["N", 3]
+        assert {x: 1}[session.get_inputs()[0]] == 1  # may be the key of a dict
+        assert str(x) == "NodeArg(name='x', type='tensor(float)', shape=['N', 3])"
+        with pytest.raises(AttributeError):
+            x.name = "other"
+
+
 def identity() -> bytes:
     """y = x, of sizes [N, 3]."""
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 3]) for name in "xy")
