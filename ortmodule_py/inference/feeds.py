@@ -1,13 +1,30 @@
-"""Feeds of users as arrays for the engine."""
+"""What users pass to sessions, as the engine takes it."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ortmodule_py.inference.model_facts import NodeArg
 from ortmodule_py.inference.ort_value import OrtValue, numpy_type, value_of
+
+T = TypeVar("T")
+
+
+def checked_kind(value: T | None, kind: type[T], name: str) -> T:
+    """The value, or a new one for None. Raises TypeError for objects of other classes.
+
+    Providers are easily passed in the place of options.
+    """
+    if value is None:
+        return kind()
+    if not isinstance(value, kind):
+        raise TypeError(
+            f"[{name}] must be a {kind.__name__} of this package, but found {value!r}; other "
+            "arguments are passed by name, as providers=[...]"
+        )
+    return value
 
 
 def as_feed(value: Any, wanted: NodeArg, on_device: bool = False) -> Any:

@@ -17,7 +17,7 @@ from ortmodule_py import _inference
 from ortmodule_py.inference import cuda
 from ortmodule_py.inference.errors import Fail, InvalidArgument, NoSuchFile, translated
 from ortmodule_py.inference.explanation import InferenceExplanation
-from ortmodule_py.inference.feeds import as_feed
+from ortmodule_py.inference.feeds import as_feed, checked_kind
 from ortmodule_py.inference.io_binding import IOBinding
 from ortmodule_py.inference.memory import (
     SHRINKAGE,
@@ -71,7 +71,7 @@ class InferenceSession:
                     f"{did_you_mean(name, _KEYWORDS)}"
                 )
         self._disabled_passes = set(kwargs.get("disabled_optimizers") or ())
-        self._sess_options = sess_options if sess_options is not None else SessionOptions()
+        self._sess_options = checked_kind(sess_options, SessionOptions, "sess_options")
         self._memory_limit = kwargs.get("memory_limit")
         self._model_path, content = _path_or_bytes(path_or_bytes)
         self._open(providers, provider_options, content)
@@ -467,6 +467,8 @@ class InferenceSession:
         places = self._output_places
         if not output_names:
             return list(range(len(self._outputs)))
+        if isinstance(output_names, str):  # else its letters were taken for names
+            raise TypeError(f"[run] output_names must be a list, but found '{output_names}'")
         for name in output_names:
             if name not in places:
                 raise InvalidArgument(
@@ -549,7 +551,7 @@ def _control(run_options: RunOptions | None) -> _inference.RunControl | None:
     """What ends the run; None where nothing can."""
     if run_options is None:
         return None
-    run_options._give_notices()
+    checked_kind(run_options, RunOptions, "run_options")._give_notices()
     return run_options._control
 
 

@@ -14,6 +14,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
+import ortmodule_py.onnxruntime as ort
 from ortmodule_py import InferenceSession, SessionOptions
 from ortmodule_py.inference import InvalidArgument, InvalidProtobuf, NoSuchFile, NotImplemented
 from tests.inference.models import model_bytes
@@ -271,3 +272,18 @@ def test_random_operators_draw_anew_in_each_run() -> None:
     assert u.min() >= -1 and u.max() < 3 and abs(u.mean() - 1) < 0.1
     assert set(np.unique(b)) == {0.0, 1.0} and abs(b.mean() - 0.3) < 0.02
     assert not np.array_equal(n, again)
+
+
+def test_arguments_in_the_wrong_place_are_type_errors() -> None:
+    """As in onnxruntime; these say what was meant."""
+    for package in (onnxruntime, ort):
+        session = package.InferenceSession(mlp())
+        for wrong in (["CPUExecutionProvider"], {"a": 1}):
+            with pytest.raises(TypeError):
+                package.InferenceSession(mlp(), wrong)
+        with pytest.raises(TypeError):
+            session.run(["y"], {"x": x_of(2)}, "options")
+        with pytest.raises(TypeError):  # not the names "y" and "r"
+            session.run("yr", {"x": x_of(2)})
+    with pytest.raises(TypeError, match="passed by name, as providers="):
+        ort.InferenceSession(mlp(), ["CPUExecutionProvider"])  # type: ignore[arg-type]
