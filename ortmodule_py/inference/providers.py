@@ -168,6 +168,28 @@ def normalized(
     return found
 
 
+def asked_for(
+    providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None,
+    provider_options: Sequence[Mapping[str, Any]] | None,
+    may_fall_back: bool,
+) -> list[tuple[str, dict[str, str]]]:
+    """As `normalized`; with `may_fall_back` the CPU, and a warning, where their form is wrong.
+
+    onnxruntime runs such programs, too, as with `providers="CPUExecutionProvider"`.
+    """
+    try:
+        return normalized(providers, provider_options)
+    except ValueError as error:
+        if not may_fall_back:
+            raise
+        warnings.warn(
+            f"{error} The {CPU} runs the model, as found providers={providers!r}, "
+            f"provider_options={provider_options!r}",
+            stacklevel=3,
+        )
+        return [(CPU, {})]
+
+
 def chosen(
     asked: list[tuple[str, dict[str, str]]], log: Log, cpu_takes_over: bool = True
 ) -> dict[str, dict[str, str]]:

@@ -31,7 +31,7 @@ from ortmodule_py.inference.model_facts import ModelMetadata, NodeArg, OrtMemory
 from ortmodule_py.inference.notices import did_you_mean
 from ortmodule_py.inference.options import RunOptions, SessionOptions
 from ortmodule_py.inference.ort_value import OrtDevice, OrtValue, OrtValueVector
-from ortmodule_py.inference.providers import CPU, chosen, normalized
+from ortmodule_py.inference.providers import CPU, asked_for, chosen
 
 _KEYWORDS = ["enable_fallback", "disabled_optimizers", "read_config_from_model", "memory_limit"]
 
@@ -74,19 +74,14 @@ class InferenceSession:
         self._sess_options = checked_kind(sess_options, SessionOptions, "sess_options")
         self._memory_limit = kwargs.get("memory_limit")
         self._model_path, content = _path_or_bytes(path_or_bytes)
-        self._open(providers, provider_options, content)
+        may_fall_back = bool(kwargs.get("enable_fallback", True))
+        self._open(asked_for(providers, provider_options, may_fall_back), content)
 
-    def _open(
-        self,
-        providers: Sequence[str | tuple[str, Mapping[str, Any]]] | None,
-        provider_options: Sequence[Mapping[str, Any]] | None,
-        content: bytes | None = None,
-    ) -> None:
+    def _open(self, asked: list[tuple[str, dict[str, str]]], content: bytes | None = None) -> None:
         """Opens the model at its path, in `content`, or again."""
         options = self._sess_options
         self._log = options._log()
         options._give_notices()
-        asked = normalized(providers, provider_options)
         cpu_takes_over = options._config.find("session.disable_cpu_ep_fallback") != "1"
         self._provider_options = chosen(asked or options._providers, self._log, cpu_takes_over)
         engine_options = options._engine_options()
@@ -220,7 +215,7 @@ class InferenceSession:
         """Opens the model again with other execution providers. No run may be under way."""
         kept = dict(self.__dict__)
         try:
-            self._open(providers, provider_options)
+            self._open(asked_for(providers, provider_options, False))
         except BaseException:  # the session stays the one that it was
             self.__dict__.update(kept)
             raise

@@ -106,6 +106,7 @@ def test_misspelled_names_and_forms() -> None:
     session, messages = opened(providers=[CPU, CPU])
     assert messages == [f"Duplicate provider '{CPU}' encountered, ignoring."]
     assert opened(providers=[])[0].get_providers() == [CPU]
+    assert opened(providers=CPU)[0].get_providers() == [CPU]
     for given, message in (
         ({"providers": {CPU}}, "should be a sequence"),
         ({"providers": [3]}, "either strings or"),
@@ -116,3 +117,7 @@ def test_misspelled_names_and_forms() -> None:
         for package in (stock, ort):  # the same errors
             with pytest.raises(ValueError, match=message):
                 package.InferenceSession(mlp(), enable_fallback=0, **given)
+        assert stock.InferenceSession(mlp(), **given).get_providers() == [CPU]  # the same fallback
+        session, messages = opened(**given)
+        assert session.get_providers() == [CPU]
+        assert len(messages) == 1 and message in messages[0]
