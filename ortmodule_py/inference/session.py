@@ -31,6 +31,7 @@ from ortmodule_py.inference.model_facts import ModelMetadata, NodeArg, OrtMemory
 from ortmodule_py.inference.notices import did_you_mean
 from ortmodule_py.inference.options import RunOptions, SessionOptions
 from ortmodule_py.inference.ort_value import OrtDevice, OrtValue, OrtValueVector
+from ortmodule_py.inference.private_fields import PrivateFields
 from ortmodule_py.inference.providers import CPU, asked_for, chosen
 
 _KEYWORDS = ["enable_fallback", "disabled_optimizers", "read_config_from_model", "memory_limit"]
@@ -38,7 +39,7 @@ _KEYWORDS = ["enable_fallback", "disabled_optimizers", "read_config_from_model",
 AsyncCallback = Callable[[list[Any], Any, str], Any]
 
 
-class InferenceSession:
+class InferenceSession(PrivateFields):
     """Runs an ONNX model.
 
     Args:

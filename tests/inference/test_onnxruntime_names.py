@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
 import onnxruntime as stock
@@ -226,6 +227,24 @@ def test_shapes_of_inputs_are_for_the_caller_to_change() -> None:
         assert str(x) == "NodeArg(name='x', type='tensor(float)', shape=['N', 3])"
         with pytest.raises(AttributeError):
             x.name = "other"
+
+
+def test_private_fields_of_sessions_that_programs_read(tmp_path: Path) -> None:
+    """insightface asserts on `_providers`, kokoro-onnx reads `_model_path`."""
+    path = str(tmp_path / "model.onnx")
+    Path(path).write_bytes(identity())
+    sessions = [
+        package.InferenceSession(path, providers=["CPUExecutionProvider"])
+        for package in (stock, ours)
+    ]
+    for name in ("_providers", "_provider_options", "_model_path"):
+        theirs, own = (getattr(session, name) for session in sessions)
+        assert theirs == own, name
+    for name in ("_inputs_meta", "_outputs_meta", "_overridable_initializers"):
+        theirs, own = (getattr(session, name) for session in sessions)
+        assert list(map(str, theirs)) == list(map(str, own)), name
+    assert sessions[0]._model_meta.graph_name == sessions[1]._model_meta.graph_name
+    assert sessions[1]._sess_options.logid == sessions[0]._sess_options.logid
 
 
 def identity() -> bytes:
