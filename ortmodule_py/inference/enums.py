@@ -5,7 +5,14 @@ from __future__ import annotations
 import enum
 
 
-class GraphOptimizationLevel(enum.IntEnum):
+class _Named(enum.IntEnum):
+    """Printed as onnxruntime prints them: "GraphOptimizationLevel.ORT_ENABLE_ALL", not 99."""
+
+    __str__ = enum.Enum.__str__
+    __format__ = enum.Enum.__format__
+
+
+class GraphOptimizationLevel(_Named):
     """How far graphs are optimized. All levels give equal results up to rounding.
 
     `ORT_DISABLE_ALL`: each node of the model runs by itself. `ORT_ENABLE_BASIC`: cleanup of the
@@ -21,14 +28,14 @@ class GraphOptimizationLevel(enum.IntEnum):
     ORT_ENABLE_ALL = 99
 
 
-class ExecutionMode(enum.IntEnum):
+class ExecutionMode(_Named):
     """Accepted; nodes always run one after the other, on all threads."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
 
 
-class ExecutionOrder(enum.IntEnum):
+class ExecutionOrder(_Named):
     """Accepted; the planner chooses the order of nodes."""
 
     DEFAULT = 0
@@ -36,7 +43,7 @@ class ExecutionOrder(enum.IntEnum):
     MEMORY_EFFICIENT = 2
 
 
-class OrtAllocatorType(enum.IntEnum):
+class OrtAllocatorType(_Named):
     """How memory is allocated."""
 
     INVALID = -1
@@ -44,7 +51,7 @@ class OrtAllocatorType(enum.IntEnum):
     ORT_ARENA_ALLOCATOR = 1
 
 
-class OrtMemType(enum.IntEnum):
+class OrtMemType(_Named):
     """For what memory is allocated."""
 
     CPU_INPUT = -2
@@ -53,14 +60,14 @@ class OrtMemType(enum.IntEnum):
     DEFAULT = 0
 
 
-class OrtDeviceMemoryType(enum.IntEnum):
+class OrtDeviceMemoryType(_Named):
     """Who can read memory of a device."""
 
     DEFAULT = 0
     HOST_ACCESSIBLE = 5
 
 
-class OrtMemoryInfoDeviceType(enum.IntEnum):
+class OrtMemoryInfoDeviceType(_Named):
     """Kinds of devices with memory."""
 
     CPU = 0
@@ -69,7 +76,7 @@ class OrtMemoryInfoDeviceType(enum.IntEnum):
     NPU = 3
 
 
-class OrtHardwareDeviceType(enum.IntEnum):
+class OrtHardwareDeviceType(_Named):
     """Kinds of devices that compute."""
 
     CPU = 0
@@ -77,7 +84,7 @@ class OrtHardwareDeviceType(enum.IntEnum):
     NPU = 2
 
 
-class OrtExecutionProviderDevicePolicy(enum.IntEnum):
+class OrtExecutionProviderDevicePolicy(_Named):
     """Accepted by SessionOptions; sessions run on the CPU."""
 
     DEFAULT = 0
@@ -89,7 +96,7 @@ class OrtExecutionProviderDevicePolicy(enum.IntEnum):
     MIN_OVERALL_POWER = 6
 
 
-class OrtSparseFormat(enum.IntEnum):
+class OrtSparseFormat(_Named):
     """Formats of sparse tensors."""
 
     ORT_SPARSE_UNDEFINED = 0
@@ -98,7 +105,7 @@ class OrtSparseFormat(enum.IntEnum):
     ORT_SPARSE_BLOCK_SPARSE = 4
 
 
-class OrtCompileApiFlags(enum.IntEnum):
+class OrtCompileApiFlags(_Named):
     """Flags of onnxruntime's model compiler, which this package lacks."""
 
     NONE = 0

@@ -43,10 +43,7 @@ from ortmodule_py.inference.providers import (
     set_global_thread_pool_sizes as set_global_thread_pool_sizes,
 )
 from ortmodule_py.inference.session import InferenceSession as InferenceSession
-
-# Programs catch `onnxruntime.capi.onnxruntime_pybind11_state.Fail` without importing the module.
 from ortmodule_py.onnxruntime import capi as capi
-from ortmodule_py.onnxruntime.capi import onnxruntime_pybind11_state as _state  # noqa: F401
 
 # The release of onnxruntime whose names these are: programs compare it.
 __version__: str = get_version_string()

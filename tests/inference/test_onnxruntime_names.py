@@ -247,6 +247,40 @@ def test_private_fields_of_sessions_that_programs_read(tmp_path: Path) -> None:
     assert sessions[1]._sess_options.logid == sessions[0]._sess_options.logid
 
 
+def test_enumerations_print_their_names() -> None:
+    for package in (stock, ours):
+        level = package.GraphOptimizationLevel.ORT_ENABLE_ALL
+        assert f"{level}" == str(level) == "GraphOptimizationLevel.ORT_ENABLE_ALL"
+        assert int(level) == level == 99 and str(package.ExecutionMode(0))[-10:] == "SEQUENTIAL"
+
+
+def test_names_of_the_extension_module() -> None:
+    for package in (stock, ours):
+        device_class = package.capi._pybind_state.OrtDevice
+        kind, memory = device_class.cpu(), device_class.default_memory()
+        for device in (device_class(kind, memory, 3), device_class(kind, memory, 0, 3)):
+            found = device.device_type(), device.mem_type(), device.vendor_id(), device.device_id()
+            assert found == (0, 0, 0, 3)
+        assert len(package.capi._pybind_state.OrtValueVector()) == 0
+        collection = package.capi.onnxruntime_inference_collection
+        assert collection.OrtValue is package.OrtValue and collection.IOBinding is package.IOBinding
+        assert [collection.get_ort_device_type(name) for name in ("cpu", "cuda")] == [0, 1]
+
+
+def test_modules_of_capi_under_another_name() -> None:
+    """An import of one of them leaves the others where programs find them."""
+    script = (
+        "import sys, ortmodule_py.onnxruntime as ort\n"
+        "sys.modules['onnxruntime'] = ort\n"
+        "from onnxruntime.capi.onnxruntime_inference_collection import Session\n"
+        "import onnxruntime\n"
+        "from ortmodule_py.inference import Fail\n"
+        "assert onnxruntime.capi.onnxruntime_pybind11_state.Fail is Fail\n"
+        "assert onnxruntime.capi._pybind_state.Fail is Fail\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 def identity() -> bytes:
     """y = x, of sizes [N, 3]."""
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 3]) for name in "xy")
