@@ -121,7 +121,7 @@ def _torch_type(name: str) -> Any:
 
 def numpy_type(kind: str) -> Any:
     """The numpy type of an input's type: "tensor(float)", "seq(tensor(int64))"."""
-    name = kind.rpartition("tensor(")[2].rstrip(")")
+    name = kind.rpartition("tensor(")[2].rstrip(")") if "tensor(" in kind else ""
     if name == "bfloat16":
         import ml_dtypes
 
