@@ -465,13 +465,18 @@ class InferenceSession(PrivateFields):
             return list(range(len(self._outputs)))
         if isinstance(output_names, str):  # else its letters were taken for names
             raise TypeError(f"[run] output_names must be a list, but found '{output_names}'")
-        for name in output_names:
+        names = list(output_names)  # it may be read only once
+        for name in names:
             if name not in places:
+                if not isinstance(name, str):
+                    raise TypeError(
+                        f"[run] the name of an output must be a str, but found {name!r}"
+                    )
                 raise InvalidArgument(
                     f"[run] an output must be one of {list(places)}, but found '{name}'"
                     f"{did_you_mean(name, list(places))}"
                 )
-        return [places[name] for name in output_names]
+        return [places[name] for name in names]
 
     def _feeds(self, input_feed: Mapping[str, Any]) -> list[Any]:
         if len(input_feed) != len(self._names) or not self._names <= input_feed.keys():

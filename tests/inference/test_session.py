@@ -287,3 +287,18 @@ def test_arguments_in_the_wrong_place_are_type_errors() -> None:
             session.run("yr", {"x": x_of(2)})
     with pytest.raises(TypeError, match="passed by name, as providers="):
         ort.InferenceSession(mlp(), ["CPUExecutionProvider"])  # type: ignore[arg-type]
+
+
+def test_names_of_outputs_of_any_kind() -> None:
+    """A generator, which is read once, gives all outputs and not none."""
+    names = ["r", "y"]
+    for package in (onnxruntime, ort):
+        session = package.InferenceSession(mlp())
+        wanted = session.run(names, {"x": x_of(2)})
+        for given in ((n for n in names), dict.fromkeys(names).keys(), tuple(names)):
+            found = session.run(given, {"x": x_of(2)})
+            assert len(found) == 2
+            for one, other in zip(found, wanted, strict=True):
+                np.testing.assert_array_equal(one, other)
+        with pytest.raises(TypeError):
+            session.run([None], {"x": x_of(2)})
