@@ -6,8 +6,7 @@ They are imported with this package, under whichever name a program has given to
 
 from __future__ import annotations
 
-from . import (
-    _pybind_state as _pybind_state,
-    onnxruntime_inference_collection as onnxruntime_inference_collection,
-    onnxruntime_pybind11_state as onnxruntime_pybind11_state,
-)
+import importlib
+
+for _name in ("_pybind_state", "onnxruntime_inference_collection", "onnxruntime_pybind11_state"):
+    importlib.import_module(f"{__name__}.{_name}")
