@@ -148,6 +148,14 @@ def value_of(data: Any, kind: str = "") -> _inference.Value:
     return _inference.Value.from_numpy(np.asarray(data, dtype=numpy_type(kind)))
 
 
+def _dlpack_device(value: _inference.Value) -> tuple[int, int]:
+    return (1, 0) if value.device == HOST else (2, value.device)
+
+
+# torch.onnx reads results of bfloat16 with torch.from_dlpack(value._get_c_value()).
+_inference.Value.__dlpack_device__ = _dlpack_device  # type: ignore[attr-defined]
+
+
 class OrtValue:
     """A tensor or a sequence of tensors, which sessions read and write in place.
 
@@ -257,8 +265,7 @@ class OrtValue:
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """(1, 0) for the CPU, (2, number) for a GPU."""
-        device = self._ortvalue.device
-        return (1, 0) if device == HOST else (2, device)
+        return _dlpack_device(self._ortvalue)
 
     def data_ptr(self) -> int:
         """The address of the first element."""

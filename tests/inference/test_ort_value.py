@@ -194,3 +194,14 @@ def test_memory_lives_as_long_as_anyone_uses_it() -> None:
     del view
     gc.collect()
     assert kept() is None
+
+
+def test_native_values_are_read_by_torch() -> None:
+    """As torch.onnx reads results of types that numpy lacks."""
+    for package in (onnxruntime, ours):
+        value = package.OrtValue.ortvalue_from_numpy_with_onnx_type(
+            np.array([0x3F80, 0x4000], "uint16"), TensorProto.BFLOAT16
+        )
+        assert value._get_c_value().__dlpack_device__() == (1, 0)
+        assert torch.from_dlpack(value._get_c_value()).tolist() == [1.0, 2.0]
+        assert torch.from_dlpack(value._ortvalue).dtype == torch.bfloat16
