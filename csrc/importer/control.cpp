@@ -133,6 +133,9 @@ ImportedRef stacked(const ControlCall& c, const std::vector<ImportedRef>& values
 }
 
 std::vector<ImportedRef> import_if(const ControlCall& c) {
+  // Contents of matrices are not known before a run, not even of one element.
+  if (Imported& given = c.operand(0); given.dims.size() > 1 && !c.importer.known_of(given))
+    c.run_subgraph("its condition is computed from data");
   const bool condition = c.fixed_integer(0) != 0;
   return c.importer.import_subgraph(c.subgraph(condition ? "then_branch" : "else_branch"), c.scope,
                                     {});

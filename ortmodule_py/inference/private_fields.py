@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from ortmodule_py.inference.model_facts import ModelMetadata, NodeArg
+
+
+class _Facts(Protocol):
+    def get_providers(self) -> list[str]: ...
+    def get_inputs(self) -> list[NodeArg]: ...
+    def get_outputs(self) -> list[NodeArg]: ...
+    def get_overridable_initializers(self) -> list[NodeArg]: ...
+    def get_modelmeta(self) -> ModelMetadata: ...
 
 
 class PrivateFields:
@@ -11,41 +21,21 @@ class PrivateFields:
     """
 
     @property
-    def _providers(self) -> list[str]:
+    def _providers(self: _Facts) -> list[str]:
         return self.get_providers()
 
     @property
-    def _inputs_meta(self) -> list[NodeArg]:
+    def _inputs_meta(self: _Facts) -> list[NodeArg]:
         return self.get_inputs()
 
     @property
-    def _outputs_meta(self) -> list[NodeArg]:
+    def _outputs_meta(self: _Facts) -> list[NodeArg]:
         return self.get_outputs()
 
     @property
-    def _overridable_initializers(self) -> list[NodeArg]:
+    def _overridable_initializers(self: _Facts) -> list[NodeArg]:
         return self.get_overridable_initializers()
 
     @property
-    def _model_meta(self) -> ModelMetadata:
+    def _model_meta(self: _Facts) -> ModelMetadata:
         return self.get_modelmeta()
-
-    def get_providers(self) -> list[str]:
-        """The execution providers that run the model."""
-        raise NotImplementedError
-
-    def get_inputs(self) -> list[NodeArg]:
-        """The inputs without an initializer, in the model's order."""
-        raise NotImplementedError
-
-    def get_outputs(self) -> list[NodeArg]:
-        """The outputs in the model's order."""
-        raise NotImplementedError
-
-    def get_overridable_initializers(self) -> list[NodeArg]:
-        """The inputs that have an initializer. A run uses it where nothing is fed."""
-        raise NotImplementedError
-
-    def get_modelmeta(self) -> ModelMetadata:
-        """What the file says about the model."""
-        raise NotImplementedError

@@ -85,9 +85,13 @@ def converted(model: Any, x: Any, **options: Any) -> bytes:
 
 
 def both(model: bytes, feeds: dict[str, Array]) -> list[Any]:
-    """Our results, after comparing them with onnxruntime's."""
-    ours = InferenceSession(model, ONE_THREAD).run(None, feeds)
+    """Our results, after comparing them and the types of all values with onnxruntime's."""
+    session = InferenceSession(model, ONE_THREAD)
+    ours = session.run(None, feeds)
     stock = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    for get in ("get_inputs", "get_outputs"):
+        mine, other = ([(v.name, v.type) for v in getattr(s, get)()] for s in (session, stock))
+        assert mine == other
     for mine, other in zip(ours, stock.run(None, feeds), strict=True):
         if isinstance(other, list):
             assert [list(each) for each in mine] == [list(each) for each in other]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import onnxruntime
 from onnx import TensorProto, helper
 
@@ -104,3 +105,33 @@ def test_padding_computed_from_sizes_is_known_before_the_run() -> None:
         assert session.memory(feeds).exact
         (ours,), (expected,) = session.run(None, feeds), stock.run(None, feeds)
         np.testing.assert_array_equal(ours, expected)
+
+
+def test_a_condition_that_is_a_matrix_of_one_element() -> None:
+    """As a sum that keeps its dimensions gives it."""
+
+    def branch(name: str, op: str) -> onnx.GraphProto:
+        return helper.make_graph(
+            [node(op, ["a", "b"], [name])], name, [], [value(name, FLOAT, None)]
+        )
+
+    model = make_model(
+        [
+            node("ReduceSum", ["a"], ["of_a"]),
+            node("ReduceSum", ["b"], ["of_b"]),
+            node("Greater", ["of_a", "of_b"], ["more"]),
+            node(
+                "If",
+                ["more"],
+                ["y"],
+                then_branch=branch("t", "Add"),
+                else_branch=branch("e", "Sub"),
+            ),
+        ],
+        [value("a", FLOAT, ["n", 2]), value("b", FLOAT, ["n", 2])],
+        [value("y", FLOAT, ["n", 2])],
+    )
+    session = InferenceSession(model, ONE_THREAD)
+    a, b = np.array([[0, 3], [7, 0]], "float32"), np.array([[1, 0], [2, 0]], "float32")
+    np.testing.assert_array_equal(session.run(None, {"a": a, "b": b})[0], a + b)
+    np.testing.assert_array_equal(session.run(None, {"a": b, "b": a})[0], b - a)

@@ -102,7 +102,9 @@ std::string type_text(const OnnxType& type) {
       return str("optional(", type.element ? type_text(*type.element) : "", ")");
     case OnnxType::Kind::SparseTensor:
       return str("sparse_tensor(", onnx_type_name(type.element_type), ")");
-    case OnnxType::Kind::Map: return "map";
+    case OnnxType::Kind::Map:
+      return str("map(", onnx_type_name(type.element_type), ",",
+                 type.element ? type_text(*type.element) : "", ")");
     default: return str("tensor(", onnx_type_name(type.element_type), ")");
   }
 }
