@@ -120,8 +120,8 @@ def _torch_type(name: str) -> Any:
 
 
 def numpy_type(kind: str) -> Any:
-    """The numpy type of an input's type: "tensor(float)", "seq(tensor(int64))"."""
-    name = kind.rpartition("tensor(")[2].rstrip(")") if "tensor(" in kind else ""
+    """The numpy type of an input's type: "tensor(float)", "seq(tensor(int64))"; None of maps."""
+    name = "" if "map(" in kind else kind.rpartition("tensor(")[2].rstrip(")")
     if name == "bfloat16":
         import ml_dtypes
 

@@ -307,6 +307,5 @@ def test_dict_vectorizer(texts: bool) -> None:
         np.testing.assert_array_equal(y, stock.run(None, {"x": numbered})[0])
     with pytest.raises(RuntimeError, match="must be a dict, but found a tensor"):
         session.run(None, {"x": np.zeros(3, np.float32)})
-    for package in (stock, session):  # one dict each run
-        with pytest.raises(RuntimeError):
-            package.run(None, {"x": [{"z": 1.0}]})
+    with pytest.raises(RuntimeError, match="input 'x' must be a dict"):  # one each run
+        session.run(None, {"x": [{"z": 1.0}]})
