@@ -207,6 +207,16 @@ void Importer::carry(const std::string& name, const ImportScope& scope, bool mus
   cut.values.push_back(std::move(carried));
 }
 
+void check_operators(const OnnxModel& model) {
+  const ImportRequest none;
+  Importer(model, none).check_operators();
+}
+
+void Importer::check_operators() {
+  check_operators(model_.graph.nodes, 0, model_.opsets);
+  if (!failures_.empty()) throw_failures();
+}
+
 void Importer::check_operators(const std::vector<OnnxNode>& nodes, size_t first,
                                const std::vector<OnnxOpset>& opsets, int depth) {
   if (depth > kMostDepth) return;

@@ -135,6 +135,10 @@ std::vector<const OnnxValue*> called_inputs(const OnnxGraph& graph);
 /// The inputs that have an initializer, which a call may replace.
 std::vector<const OnnxValue*> overridable_inputs(const OnnxModel& model);
 
+/// Throws Error, naming the nodes, if the engine lacks an operator. Those in branches may never
+/// run, and are found when they do.
+void check_operators(const OnnxModel& model);
+
 /// The model as a part: all of its graph. Refers to the model, which must outlive it.
 ModelPart whole_model(const OnnxModel& model);
 

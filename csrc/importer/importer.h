@@ -60,6 +60,8 @@ class Importer {
  public:
   Importer(const OnnxModel& model, const ImportRequest& request);
   ImportedModel run();
+  /// Throws Error if a node that every run needs is of an operator that the engine lacks.
+  void check_operators();
 
   // --- for rules of control flow and sequences
   Graph& graph() { return *result_.piece.graph; }

@@ -36,6 +36,7 @@ InferenceSession::InferenceSession(std::shared_ptr<LoadedModel> model, Inference
                check_feeds(inputs_, overridable_, feeds);
              }),
       runs_(seed_of(host_.options)) {
+  check_operators(host_.model->model());
   if (host_.options.profiling) start_profiling();
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "importer/sorted_nodes.h"
 #include "inference/constant_store.h"
 #include "onnx/mapped_file.h"
 #include "onnx/onnx_model.h"
@@ -27,7 +28,7 @@ class LoadedModel {
  public:
   /// `files`: those that the model was read from, itself first; none for a model in memory.
   explicit LoadedModel(OnnxModel model, OnnxFacts facts = {}, MappedFiles files = {})
-      : model_(std::move(model)),
+      : model_(with_sorted_nodes(std::move(model))),
         facts_(std::move(facts)),
         files_(std::move(files)),
         original_bytes_(original_bytes(model_)) {}

@@ -135,11 +135,8 @@ TEST(CppInterface, WhatCannotBeLoadedSaysWhy) {
   graph.message(1, node_message("Magic", {"x"}, {"y"}));
   graph.message(11, value_message("x", float_type({2})));
   graph.message(12, value_message("y", float_type({2})));
-  const Session session = open(model_message(graph).bytes());
-  expect_error(error_of([&] {
-                 session.run({"x"}, {Value::tensor<float>({2}, {1, 2})});
-               }),
-               ErrorCode::NotImplemented, "Magic");
+  expect_error(error_of([&] { open(model_message(graph).bytes()); }), ErrorCode::NotImplemented,
+               "Magic");
 }
 
 TEST(CppInterface, WrongNamesTypesAndSizesAreErrorsBeforeARun) {

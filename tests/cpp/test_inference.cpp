@@ -161,12 +161,11 @@ TEST(Inference, PacksWeightsOfConvolutionsOnce) {
 }
 
 TEST(Inference, NamesEveryNodeThatCannotRun) {
-  InferenceSession session = session_of(model_of(
+  const OnnxModel model = model_of(
       {{"x", tensor_type(DType::Float32, {int64_t{2}})}}, {"y", "z"},
-      {node("Magic", {"x"}, {"y"}), node("Neg", {"y"}, {"u"}), node("Wonder", {"x"}, {"z"})}));
-  const std::vector<float> x = {1, 2};
+      {node("Magic", {"x"}, {"y"}), node("Neg", {"y"}, {"u"}), node("Wonder", {"x"}, {"z"})});
   try {
-    session.run({view(x, {2})});
+    session_of(model);
     FAIL();
   } catch (const Error& error) {
     const std::string text = error.what();

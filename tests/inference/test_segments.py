@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
 from onnx import TensorProto, helper
 
 from ortmodule_py import InferenceSession
@@ -135,3 +136,36 @@ def test_a_condition_that_is_a_matrix_of_one_element() -> None:
     a, b = np.array([[0, 3], [7, 0]], "float32"), np.array([[1, 0], [2, 0]], "float32")
     np.testing.assert_array_equal(session.run(None, {"a": a, "b": b})[0], a + b)
     np.testing.assert_array_equal(session.run(None, {"a": b, "b": a})[0], b - a)
+
+
+def test_nodes_in_another_order_than_they_are_computed() -> None:
+    """As some tools write them, within branches as well."""
+    branches = {}
+    for name, op in (("then_branch", "Abs"), ("else_branch", "Relu")):
+        nodes = [node(op, ["n"], [name]), node("Neg", ["late"], ["n"])]
+        branches[name] = helper.make_graph(nodes, name, [], [value(name, FLOAT, None)])
+    model = make_model(
+        [
+            node("Exp", ["chosen"], ["y"]),
+            node("If", ["more"], ["chosen"], **branches),
+            node("Greater", ["sum", "zero"], ["more"]),
+            node("ReduceSum", ["late"], ["sum"], keepdims=0),
+            node("Mul", ["x", "x"], ["late"]),
+        ],
+        [value("x", FLOAT, ["n"])],
+        [value("y", FLOAT, ["n"])],
+        [constant("zero", np.zeros((), "float32"))],
+    )
+    feeds = {"x": np.array([0.5, -1], "float32")}
+    (y,) = InferenceSession(model, ONE_THREAD).run(None, feeds)
+    np.testing.assert_allclose(y, np.exp(feeds["x"] ** 2), rtol=1e-6)
+
+
+def test_a_cycle_is_named() -> None:
+    model = make_model(
+        [node("Add", ["x", "b"], ["a"]), node("Neg", ["a"], ["b"]), node("Relu", ["x"], ["y"])],
+        [value("x", FLOAT, [2])],
+        [value("y", FLOAT, [2])],
+    )
+    with pytest.raises(RuntimeError, match="its input 'b' must be computed before it"):
+        InferenceSession(model, ONE_THREAD).run(None, {"x": np.ones(2, "float32")})
