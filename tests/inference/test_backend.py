@@ -52,6 +52,15 @@ def test_what_is_refused(backend: Any, package: Any) -> None:
         backend.prepare(typed)
 
 
+def test_one_node() -> None:
+    node = onnx.helper.make_node("Clip", ["x", "", "most"], ["y"])
+    x = np.array([[-3, 7]], "float32")
+    (y,) = ours.backend.OnnxRuntimeBackend.run_node(node, [x, np.float32(5)], opset_version=13)
+    np.testing.assert_array_equal(y, [[-3, 5]])
+    with pytest.raises(ValueError, match="shorter"):
+        ours.backend.OnnxRuntimeBackend.run_node(node, [x])
+
+
 def test_onnx_runs_its_own_tests_through_it() -> None:
     from onnx.backend.test import BackendTest
 

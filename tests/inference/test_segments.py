@@ -161,6 +161,26 @@ def test_nodes_in_another_order_than_they_are_computed() -> None:
     np.testing.assert_allclose(y, np.exp(feeds["x"] ** 2), rtol=1e-6)
 
 
+def test_a_function_whose_nodes_are_in_another_order() -> None:
+    opset = helper.make_opsetid("", 17)
+    function = helper.make_function(
+        "own", "F", ["p"], ["q"], [node("Neg", ["r"], ["q"]), node("Exp", ["p"], ["r"])], [opset]
+    )
+    graph = helper.make_graph(
+        [helper.make_node("F", ["x"], ["y"], domain="own")],
+        "calls",
+        [value("x", FLOAT, ["n"])],
+        [value("y", FLOAT, ["n"])],
+    )
+    model = helper.make_model(
+        graph, opset_imports=[opset, helper.make_opsetid("own", 1)], functions=[function]
+    )
+    (y,) = InferenceSession(model.SerializeToString(), ONE_THREAD).run(
+        None, {"x": np.zeros(2, "float32")}
+    )
+    np.testing.assert_array_equal(y, [-1, -1])
+
+
 def test_a_cycle_is_named() -> None:
     model = make_model(
         [node("Add", ["x", "b"], ["a"]), node("Neg", ["a"], ["b"]), node("Relu", ["x"], ["y"])],

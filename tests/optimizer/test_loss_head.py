@@ -181,6 +181,30 @@ def test_sixteen_bits_with_a_scaled_loss(dtype: torch.dtype) -> None:
     check_gradients(ours, eager, exact, relative=2e-2)
 
 
+class Columns(nn.Module):
+    """A head whose weight has a column for each class."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(WIDTH, WIDTH)
+        self.weight = nn.Parameter(torch.randn(WIDTH, CLASSES) / 5)
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(self.body(x) @ self.weight, labels)
+
+
+def test_sixteen_bits_and_a_column_for_each_class() -> None:
+    torch.manual_seed(0)
+    eager = Columns().bfloat16()
+    ours, exact = copy.deepcopy(eager), copy.deepcopy(eager).double()
+    model = ORTModule(ours)
+    x, labels = torch.randn(300, WIDTH).bfloat16(), torch.randint(0, CLASSES, (300,))
+    for runner in (eager, model, exact):
+        runner(x.double() if runner is exact else x, labels).backward()
+    assert fused_count(model) == 1
+    check_gradients(ours, eager, exact, relative=2e-2)
+
+
 def test_no_label_counts() -> None:
     eager = Model(bias=True)
     ours = copy.deepcopy(eager)
