@@ -103,9 +103,8 @@ def place_of_failure(error: BaseException) -> tuple[types.CodeType, int] | None:
     if not isinstance(error, torch._dynamo.exc.Unsupported):
         return None
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        if (
-            frame.f_code is InstructionTranslator.run.__code__
-        ):  # `f_locals` of others may hold the error
+        # `f_locals` of others may hold the error.
+        if frame.f_code is InstructionTranslator.run.__code__:
             translator = frame.f_locals["self"]
             return translator.f_code, translator.current_instruction.offset
     return None

@@ -86,9 +86,8 @@ class Wholes:
         key = storage_key(example)
         known = self._known.get(key)
         copied = known is not None and node.target == "clone" and node.args[0] is known.node
-        if (
-            key not in self._known or copied
-        ):  # a copy in place of an input, of `compile/changed_inputs`
+        # A copy stands in place of an input that changes (`compile/changed_inputs`).
+        if key not in self._known or copied:
             self._known[key] = Whole(node, value, index)
         elif index is not None:
             self._known[key] = None  # of several inputs
