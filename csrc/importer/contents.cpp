@@ -76,20 +76,36 @@ ImportedModel import_model(const OnnxModel& model, const ImportRequest& request)
   }
 }
 
+std::optional<ImportedModel> import_without_contents(const OnnxModel& model,
+                                                     const ImportRequest& request) {
+  Importer importer(model, request);
+  std::optional<ImportedModel> imported;
+  try {
+    imported = importer.run();
+  } catch (const Error&) {  // the contents may make the difference
+    if (!importer.misses_content()) throw;
+  }
+  return importer.misses_content() ? std::nullopt : std::move(imported);
+}
+
 // The content of a small input: integers as symbols, so that the graph fits other contents, too;
 // real numbers as they are, if a rule must have them.
 std::optional<KnownValue> Importer::input_content(const Imported& value, bool required) {
   const auto index = static_cast<size_t>(value.input);
   const ImportInput& given = request_.inputs[index];
   const int64_t count = element_count(given.sizes);
-  if (!given.data || count > kMostContent || given.sizes.size() > 1) return std::nullopt;
-  if (has_known_content(value.dtype)) {
+  const bool integers = has_known_content(value.dtype);
+  if (!integers && !(required && is_floating(value.dtype))) return std::nullopt;
+  if (count > kMostContent || given.sizes.size() > 1) return std::nullopt;
+  misses_content_ = misses_content_ || !given.data;
+  if (!given.data) return std::nullopt;
+  has_open_sizes_ = true;
+  if (integers) {
     KnownValue content = integer_content(index, count);
     content.dtype = value.dtype;
     content.dims = given.sizes;
     return content;
   }
-  if (!required || !is_floating(value.dtype)) return std::nullopt;
   for (const DimExpr& dim : value.dims) sizes_.fix(dim);
   const auto* bytes = static_cast<const char*>(given.data);
   const std::string copy(bytes, static_cast<size_t>(count) * size_of(value.dtype));

@@ -85,6 +85,8 @@ std::vector<ImportedRef>& ControlCall::sequence(size_t i) const {
 
 void ControlCall::refuse(const std::string& why) const { throw Refused(why); }
 
+void ControlCall::unsupported(const std::string& why) const { throw Unsupported(why); }
+
 void ControlCall::run_subgraph(const std::string& why) const {
   DataNeeded needed(why);
   needed.runs_subgraph = true;
@@ -97,8 +99,8 @@ namespace {
 ImportedRef empty_stack(const ControlCall& c, int64_t axis, const OnnxValue& output) {
   const OnnxType& type = output.type;
   if (type.dtype == DType::Undefined || !type.dims)
-    c.refuse(str("output '", output.name, "' of its body must have a type and a rank, as there is ",
-                 "no iteration"));
+    c.unsupported(str("output '", output.name,
+                      "' of its body must have a type and a rank, as there is ", "no iteration"));
   Dims dims;
   for (const OnnxDim& dim : *type.dims) {
     const auto* size = std::get_if<int64_t>(&dim);
@@ -158,8 +160,9 @@ void check_end(const ControlCall& c, const OnnxGraph& body, bool counted, int64_
       return;
   }
   if (keeps_condition(body) && (!counted || count > kMostEndlessIterations))
-    c.refuse(str("a loop must end: its body keeps the condition, and the trip count ",
-                 counted ? str("of ", count, " is above ", kMostEndlessIterations) : "is absent"));
+    c.unsupported(
+        str("a loop must end: its body keeps the condition, and the trip count ",
+            counted ? str("of ", count, " is above ", kMostEndlessIterations) : "is absent"));
 }
 
 // The body takes the iteration, the condition and the state, and returns the latter two and more.
@@ -279,7 +282,7 @@ size_t scanned_count(const ControlCall& c, size_t operands) {
 
 // Of operator set 8: each element of the batch by itself.
 std::vector<ImportedRef> scan_batch(const ControlCall& c) {
-  if (c.has(0)) c.refuse("sequence_lens of a Scan of operator set 8 are not supported");
+  if (c.has(0)) c.unsupported("sequence_lens of a Scan of operator set 8 are not supported");
   const size_t operands = c.operands.empty() ? 0 : c.operands.size() - 1;
   const size_t carried = operands - scanned_count(c, operands);
   std::vector<Value*> tensors;

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "importer/free_names.h"
 #include "importer/importer.h"
+#include "importer/missing_operator.h"
 #include "ops/torch_call.h"
 
 namespace ortmodule {
@@ -62,9 +63,9 @@ void Importer::import_part(const ModelPart& part, ImportScope& scope) {
     } catch (const DataNeeded& needed) {
       try {
         if (helps(needed, nodes[i], scope)) return cut_at(i, needed, part, scope);
-        fail(nodes[i], needed.what());
+        fail(nodes[i], needed.what(), Fault::Unsupported);
       } catch (const Refused& refused) {
-        fail(nodes[i], refused.what());
+        fail(nodes[i], refused);
       }
       check_operators(nodes, i + 1, *part.opsets);
       throw_failures();
@@ -89,7 +90,8 @@ void Importer::cut_at(size_t index, const DataNeeded& needed, const ModelPart& p
   const OnnxNode& node = part.graph->nodes[index];
   constexpr int kMostCuts = 512;  // segments are nested in each other
   if (part.cuts >= kMostCuts) {
-    fail(node, str("data must cut a model at most ", kMostCuts, " times (", needed.what(), ")"));
+    fail(node, str("data must cut a model at most ", kMostCuts, " times (", needed.what(), ")"),
+         Fault::Unsupported);
     throw_failures();
   }
   const auto owned = with_attrs(node, scope.attrs);
@@ -163,8 +165,9 @@ void Importer::add_bodies(const ImportScope& scope, const ModelPart& part, Model
     for (const std::string& captured : free_names(*body.graph)) {
       const ImportedRef value = scope.find(captured);
       if (!value)
-        throw Error(str("[import] ", title(cut.node), " must read values that are computed before ",
-                        "it, but '", captured, "' is not"));
+        throw Error(str("[import] ", node_title(cut.node),
+                        " must read values that are computed before ", "it, but '", captured,
+                        "' is not"));
       if (value->constant) {
         body.constants[captured] = of_file(*value);
       } else {
@@ -234,8 +237,11 @@ void Importer::check_operators(const std::vector<OnnxNode>& nodes, size_t first,
     scope.opsets = &opsets;
     const int64_t opset = scope.opset(node.domain);
     if (find_control_row(node.domain, node.op)) continue;
-    if (!find_onnx_row(node.domain, node.op, opset))
-      fail(node, str("the engine has no such operator (operator set ", opset, ")"));
+    try {
+      if (!find_onnx_row(node.domain, node.op, opset)) refuse_operator(node, opset);
+    } catch (const Refused& refused) {
+      fail(node, refused);
+    }
   }
 }
 

@@ -82,10 +82,10 @@ std::vector<ImportedRef> Importer::call_function(const OnnxFunction& function, c
                                                  const ImportScope& scope,
                                                  const std::vector<ImportedRef>& operands) {
   if (scope.depth >= kMostDepth)
-    throw Refused(str("functions must be nested at most ", kMostDepth, " deep"));
+    throw Unsupported(str("functions must be nested at most ", kMostDepth, " deep"));
   if (imported_nodes_ + expanded_nodes(function, scope.depth) > kMostNodes)
-    throw Refused(str("a model must have at most ", kMostNodes,
-                      " nodes after its functions are expanded, but its call makes it more"));
+    throw Unsupported(str("a model must have at most ", kMostNodes,
+                          " nodes after its functions are expanded, but its call makes it more"));
   const OnnxAttrs attrs = attrs_of_call(function, node);
   ImportScope inner;
   inner.opsets = &function.opsets;

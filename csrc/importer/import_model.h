@@ -146,4 +146,11 @@ ModelPart whole_model(const OnnxModel& model);
 /// that cannot be imported and why.
 ImportedModel import_model(const OnnxModel& model, const ImportRequest& request);
 
+/// The same for a request without the contents of inputs; nullopt where the import depends on them.
+std::optional<ImportedModel> import_without_contents(const OnnxModel& model,
+                                                     const ImportRequest& request);
+
+/// The symbol that the import makes of a size that the model names.
+std::string symbol_name(const std::string& text);
+
 }  // namespace ortmodule

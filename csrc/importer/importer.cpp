@@ -6,6 +6,7 @@
 
 #include "base/element_value.h"
 #include "base/error.h"
+#include "importer/missing_operator.h"
 #include "onnx/onnx_builder.h"
 #include "onnx/onnx_types.h"
 #include "ops/emit.h"
@@ -77,7 +78,7 @@ class NodeOperands : public OnnxOperands {
 
 }  // namespace
 
-std::string Importer::title(const OnnxNode& node) {
+std::string node_title(const OnnxNode& node) {
   const std::string op = node.domain.empty() ? node.op : node.domain + "." + node.op;
   const std::string name = !node.name.empty()      ? node.name
                            : !node.outputs.empty() ? node.outputs.front()
@@ -146,7 +147,7 @@ DimExpr Importer::input_dim(const std::string& input, size_t index, size_t axis,
                             const OnnxType& type) {
   const int64_t size = request_.inputs[index].sizes.at(axis);
   std::string text = str(input, ".", axis);
-  if (type.dims) {
+  if (type.dims && axis < type.dims->size()) {
     const OnnxDim& dim = (*type.dims)[axis];
     if (const auto* fixed = std::get_if<int64_t>(&dim); fixed && *fixed >= 0) return *fixed;
     if (const auto* name = std::get_if<std::string>(&dim); name && !name->empty()) {
@@ -159,6 +160,7 @@ DimExpr Importer::input_dim(const std::string& input, size_t index, size_t axis,
   }
   if (auto axes = request_.fixed_axes.find(input); axes != request_.fixed_axes.end())
     if (auto fixed = axes->second.find(axis); fixed != axes->second.end()) return fixed->second;
+  has_open_sizes_ = true;
   std::string symbol = symbol_name(text);
   while (!named_sizes_.emplace(symbol, size).second && named_sizes_.at(symbol) != size)
     symbol += "_";
@@ -278,8 +280,8 @@ const KnownValue* Importer::known_of(Imported& value, bool required) {
 
 Value* Importer::bind_weight(const OnnxTensor& tensor) {
   if (tensor.dtype == DType::Undefined)
-    throw Refused(str("it reads a constant of type ", onnx_type_name(tensor.element_type),
-                      ", which the engine lacks"));
+    throw Unsupported(str("it reads a constant of type ", onnx_type_name(tensor.element_type),
+                          ", which the engine lacks"));
   Value*& known = bound_[tensor.bytes.size() ? tensor.bytes.data() : nullptr];
   if (known && known->dtype == tensor.dtype && known->dims == as_dims(tensor.dims) &&
       tensor.bytes.size())
@@ -343,7 +345,7 @@ void Importer::import_node(const OnnxNode& node, ImportScope& scope) {
     throw Error(str("[import] a model must have at most ", kMostNodes,
                     " nodes after its functions ",
                     "are expanded and its loops unrolled, but found more"));
-  graph().current_origin = {node.name, title(node)};
+  graph().current_origin = {node.name, node_title(node)};
   try {
     for (const std::string& name : node.inputs) {
       operands.push_back(name.empty() ? nullptr : scope.find(name));
@@ -357,7 +359,7 @@ void Importer::import_node(const OnnxNode& node, ImportScope& scope) {
     needed.is_inside = needed.is_inside || scope.depth > 0;
     throw;
   } catch (const Refused& refused) {
-    fail(node, refused.what());
+    fail(node, refused);
   } catch (const Error& error) {
     fail(node, error.what());
   } catch (const std::exception& error) {  // an operand or attribute that no rule expects
@@ -384,7 +386,7 @@ std::vector<ImportedRef> Importer::values_of(const OnnxNode& node, ImportScope& 
   if (const ControlRow* control = find_control_row(used.domain, used.op))
     return control->import({*this, used, scope, operands, opset});
   const OnnxRow* row = find_onnx_row(used.domain, used.op, opset);
-  if (!row) throw Refused(str("the engine has no such operator (operator set ", opset, ")"));
+  if (!row) refuse_operator(used, opset);
   auto pending = std::make_shared<PendingNode>(PendingNode{&used, owned, opset, row, operands, {}});
   return convert(std::move(pending));
 }
@@ -410,7 +412,7 @@ std::vector<ImportedRef> Importer::convert(std::shared_ptr<PendingNode> pending)
     throw needed;
   }
   if (!pending->row->convert)
-    call.refuse("its operands must be constants or sizes, but they are computed from data");
+    call.unsupported("its operands must be constants or sizes, but they are computed from data");
   for (Value* value : pending->row->convert(call)) {
     results.push_back(value ? of_tensor(value) : nullptr);
     if (value && texts && pending->row->texts.moved) results.back()->meaning = OnnxMeaning::Texts;
@@ -434,7 +436,7 @@ std::vector<ImportedRef> Importer::import_subgraph(const OnnxGraph& subgraph,
                                                    const ImportScope& outer,
                                                    const std::vector<ImportedRef>& inputs) {
   if (outer.depth >= kMostDepth)
-    throw Refused(str("subgraphs must be nested at most ", kMostDepth, " deep"));
+    throw Unsupported(str("subgraphs must be nested at most ", kMostDepth, " deep"));
   ImportScope inner;
   inner.outer = &outer;
   inner.opsets = outer.opsets;
@@ -458,7 +460,7 @@ std::vector<ImportedRef> Importer::import_subgraph(const OnnxGraph& subgraph,
 void Importer::count_iteration(const OnnxGraph& body) {
   imported_nodes_ += body.nodes.size();
   if (imported_nodes_ > kMostNodes)
-    throw Refused("the loop must be shorter: its iterations are nodes of the graph");
+    throw Unsupported("the loop must be shorter: its iterations are nodes of the graph");
 }
 
 void Importer::add_output_tensor(Value* tensor) {
@@ -498,21 +500,31 @@ void Importer::add_output(const OnnxValue& output, const ImportScope& scope) {
     result_.meanings.push_back({value->meaning, value->keys});
     check_declared(output, *value);
   } catch (const Refused& refused) {
-    fail(node, refused.what());
+    fail(node, refused);
   }
 }
 
-void Importer::fail(const OnnxNode& node, const std::string& why) {
-  failures_.emplace_back(title(node), why);
+void Importer::fail(const OnnxNode& node, const std::string& why, Fault fault) {
+  failures_.push_back({node_title(node), why, fault});
+}
+
+void Importer::fail(const OnnxNode& node, const Refused& refused) {
+  const bool unsupported = dynamic_cast<const Unsupported*>(&refused) != nullptr;
+  fail(node, refused.what(), unsupported ? Fault::Unsupported : Fault::Invalid);
 }
 
 void Importer::throw_failures() const {
-  std::string text =
-      str("[import] every node must be one that the engine can run, but found ", failures_.size(),
-          failures_.size() == 1 ? " that is" : " that are", " not:");
+  const bool unsupported = std::ranges::any_of(
+      failures_, [](const Failure& each) { return each.fault == Fault::Unsupported; });
+  const std::string_view rule =
+      unsupported       ? "[import] every node must be one that the engine can run"
+      : has_open_sizes_ ? "[feeds] every node must be valid for the types and sizes of the feeds"
+                        : "[model] every node must be valid";
+  std::string text = str(rule, ", but found ", failures_.size(),
+                         failures_.size() == 1 ? " that is" : " that are", " not:");
   constexpr size_t kMostListed = 20;
   for (size_t i = 0; i < failures_.size() && i < kMostListed; ++i)
-    text += str("\n  - ", failures_[i].first, ": ", failures_[i].second);
+    text += str("\n  - ", failures_[i].node, ": ", failures_[i].why);
   if (failures_.size() > kMostListed)
     text += str("\n  - and ", failures_.size() - kMostListed, " more");
   throw Error(text);

@@ -12,14 +12,14 @@
 
 #include "importer/import_model.h"
 #include "ops/onnx_call.h"
+#include "ops/torch_call.h"
 
 namespace ortmodule {
 
 struct PendingNode;
 
-/// The text as the name of a symbol.
-std::string symbol_name(const std::string& text);
-
+/// The operator and the node's name, or else that of its first output.
+std::string node_title(const OnnxNode& node);
 /// What a name of the model stands for. A tensor of the graph is made when it is first asked for,
 /// so that arithmetic on sizes leaves no nodes.
 struct Imported {
@@ -62,6 +62,8 @@ class Importer {
   ImportedModel run();
   /// Throws Error if a node that every run needs is of an operator that the engine lacks.
   void check_operators();
+  /// Whether the import asked for the content of an input that the request does not have.
+  bool misses_content() const { return misses_content_; }
 
   // --- for rules of control flow and sequences
   Graph& graph() { return *result_.piece.graph; }
@@ -124,10 +126,11 @@ class Importer {
 
   void add_output(const OnnxValue& output, const ImportScope& scope);
   void add_output_tensor(Value* tensor);
-  static std::string title(const OnnxNode& node);
   static std::shared_ptr<const OnnxNode> with_attrs(const OnnxNode& node, const OnnxAttrs* call);
   static ModelPart function_part(const OnnxFunction& function, const OnnxNode& node);
-  void fail(const OnnxNode& node, const std::string& why);
+  enum class Fault : uint8_t { Invalid, Unsupported };
+  void fail(const OnnxNode& node, const std::string& why, Fault fault = Fault::Invalid);
+  void fail(const OnnxNode& node, const Refused& refused);
   [[noreturn]] void throw_failures() const;
 
   std::optional<KnownValue> input_content(const Imported& value, bool required);
@@ -140,7 +143,13 @@ class Importer {
   SizeGuards sizes_;
   std::map<std::string, int64_t> named_sizes_;     // of inputs, to share symbols
   std::unordered_map<const char*, Value*> bound_;  // weights by the address of their bytes
-  std::vector<std::pair<std::string, std::string>> failures_;  // node, reason
+  struct Failure {
+    std::string node, why;
+    Fault fault;
+  };
+  std::vector<Failure> failures_;
+  bool has_open_sizes_ = false;  // the model leaves open sizes or contents that this call decides
+  bool misses_content_ = false;  // of an input that was asked for
   size_t imported_nodes_ = 0;
   std::vector<std::shared_ptr<std::vector<OnnxNode>>>
       function_bodies_;  // pending nodes are in them
@@ -172,8 +181,9 @@ struct ControlCall {
   /// The content of operand i as one fixed integer. Refuses if it is not known.
   int64_t fixed_integer(size_t i) const;
   std::vector<ImportedRef>& sequence(size_t i) const;
-  /// Emission of nodes, for an operand-less call.
+  /// As those of OnnxCall.
   [[noreturn]] void refuse(const std::string& why) const;
+  [[noreturn]] void unsupported(const std::string& why) const;
   /// The subgraph has to be run as a part of its own.
   [[noreturn]] void run_subgraph(const std::string& why) const;
 };

@@ -30,7 +30,8 @@ ImportedRef Importer::of_constant(const OnnxTensor& tensor) const {
 
 int64_t Importer::text_number(const std::string& text) const {
   const std::optional<int64_t> number = request_.texts ? request_.texts->find(text) : std::nullopt;
-  if (!number) throw Refused(str("it has the text '", text, "', which the model does not hold"));
+  if (!number)
+    throw Unsupported(str("it has the text '", text, "', which the model does not hold"));
   return *number;
 }
 
@@ -44,7 +45,8 @@ bool check_meanings(const OnnxCall& call, const OnnxRow& row,
     if (operands[i]->meaning == OnnxMeaning::Numbers) continue;
     if (operands[i]->meaning == OnnxMeaning::Maps)
       call.refuse(str("operand ", i, " must be a tensor, but is a list of maps"));
-    if (!known) call.refuse(str("operand ", i, " must be numbers, but is a tensor of strings"));
+    if (!known)
+      call.unsupported(str("operand ", i, " must be numbers, but is a tensor of strings"));
     ++found;
   }
   if (found > 0 && found < possible && row.texts.operands != 1)
@@ -66,9 +68,15 @@ void check_declared(const OnnxValue& output, const Imported& value) {
     throw Refused(
         "it must have the type that the file declares, but is another: strings, maps "
         "and numbers differ");
+  const bool numbers = declared == OnnxMeaning::Numbers && type.kind == OnnxType::Kind::Tensor;
+  const bool is_tensor = !value.sequence && !value.is_absent;
+  if (numbers && is_tensor && type.dtype != DType::Undefined && value.dtype != type.dtype)
+    throw Refused(str("it must have the type that the file declares, ",
+                      onnx_type_name(type.element_type), ", but is ",
+                      onnx_type_name(onnx_number(value.dtype))));
   for (const auto& element : value.sequence ? *value.sequence : std::vector<ImportedRef>())
     if (element->meaning != OnnxMeaning::Numbers)
-      throw Refused("a sequence must be of numbers, but is of strings");
+      throw Unsupported("a sequence must be of numbers, but is of strings");
 }
 
 }  // namespace ortmodule

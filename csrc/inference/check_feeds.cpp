@@ -28,6 +28,7 @@ void check_tensor(const OnnxValue& input, const HostTensorView& tensor) {
              ", but found ", onnx_type_name(number));
   if (!input.type.dims) return;
   const std::vector<OnnxDim>& dims = *input.type.dims;
+  if (dims.empty()) return;  // as in onnxruntime: files write no sizes where they know none
   ORTM_CHECK(tensor.sizes.size() == dims.size(), "[run] input '", input.name, "' must have rank ",
              dims.size(), ", but found sizes ", sizes_text(tensor.sizes));
   for (size_t d = 0; d < dims.size(); ++d)

@@ -7,9 +7,11 @@
 #include <utility>
 
 #include "base/error.h"
+#include "importer/check_names.h"
 #include "inference/bound_run.h"
 #include "inference/check_feeds.h"
 #include "inference/device_feeds.h"
+#include "inference/likely_sizes.h"
 #include "inference/plan_targets.h"
 #include "inference/save_optimized.h"
 #include "inference/segmented_memory.h"
@@ -36,11 +38,19 @@ InferenceSession::InferenceSession(std::shared_ptr<LoadedModel> model, Inference
                check_feeds(inputs_, overridable_, feeds);
              }),
       runs_(seed_of(host_.options)) {
-  check_operators(host_.model->model());
+  check_model();
   if (host_.options.profiling) start_profiling();
 }
 
 InferenceSession::~InferenceSession() = default;
+
+void InferenceSession::check_model() {
+  const OnnxModel& model = host_.model->model();
+  check_names(model);
+  check_operators(model);
+  if (const auto feeds = declared_feeds(*this)) whole_.import_early(Segment::Call(*feeds));
+  if (whole_.early()) typed_outputs();  // the first run takes it
+}
 
 std::vector<HostResult> InferenceSession::run(const std::vector<HostFeed>& feeds,
                                               const HostTargets& targets,

@@ -49,6 +49,9 @@ class InferenceSession {
   /// Inputs that have an initializer, which a call may replace.
   const std::vector<const OnnxValue*>& overridable() const { return overridable_; }
   const std::vector<OnnxValue>& outputs() const { return host_.model->model().graph.outputs; }
+  /// The outputs with types and sizes that the file leaves out, as far as they are the same for all
+  /// calls. The first call may import the model for likely sizes.
+  const std::vector<OnnxValue>& typed_outputs();
   /// The dimensions of an input of known rank, with the sizes that the options fix.
   std::vector<OnnxDim> input_dims(size_t input) const;
 
@@ -100,6 +103,8 @@ class InferenceSession {
   bool end_profiling(const std::string& path);
 
  private:
+  /// Throws Error if the model is not valid for the sizes that it declares.
+  void check_model();
   std::vector<HostResult> run_in_segments(const Segment::Bound& bound,
                                           const std::vector<HostFeed>& feeds,
                                           const HostTargets& targets, const RunWatch& watch);
@@ -134,6 +139,8 @@ class InferenceSession {
   const NamedSizes named_;
   Admission admission_;
   Segment whole_;
+  std::once_flag typed_;
+  std::vector<OnnxValue> typed_outputs_;                                // once `typed_`
   std::mutex parts_mutex_;                                              // guards the next one
   std::map<std::vector<int64_t>, std::shared_ptr<const Parts>> parts_;  // by key_of()
   std::atomic<uint64_t> runs_{0};

@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "base/error.h"
+#include "onnx/onnx_types.h"
 
 namespace ortmodule {
 namespace {
@@ -26,15 +27,18 @@ constexpr std::array<std::pair<int64_t, int64_t>, 10> kLikely = {{
     {1, 1},
 }};
 
-bool is_open(const OnnxDim& dim) { return !std::holds_alternative<int64_t>(dim); }
+bool is_open(const OnnxDim& dim) {
+  const auto* fixed = std::get_if<int64_t>(&dim);
+  return !fixed || *fixed < 0;
+}
 
 // The sizes of one input. `known`: assumed sizes by name, "" apart.
 Sizes sizes_of(const std::vector<OnnxDim>& dims, std::pair<int64_t, int64_t> likely, bool apart,
                std::map<std::string, int64_t>& known, int64_t& assumed) {
   Sizes sizes;
   for (size_t d = 0; d < dims.size(); ++d) {
-    if (const auto* fixed = std::get_if<int64_t>(&dims[d])) {
-      sizes.push_back(*fixed);
+    if (!is_open(dims[d])) {
+      sizes.push_back(std::get<int64_t>(dims[d]));
       continue;
     }
     const auto [first, other] = likely;
@@ -101,6 +105,29 @@ std::vector<std::vector<Sizes>> likely_sizes(const InferenceSession& session, st
   return likely_sizes(inputs);
 }
 
+std::vector<std::vector<HostFeed>> likely_feeds(const InferenceSession& session, std::string& why) {
+  std::vector<std::vector<HostFeed>> all;
+  for (std::vector<Sizes>& sizes : likely_sizes(session, why)) {
+    std::vector<HostFeed>& feeds = all.emplace_back();
+    for (size_t i = 0; i < sizes.size(); ++i)
+      feeds.emplace_back(tensor_of_sizes(*session.inputs()[i], std::move(sizes[i])));
+  }
+  return all;
+}
+
+std::optional<std::vector<HostFeed>> declared_feeds(const InferenceSession& session) {
+  for (size_t i = 0; i < session.inputs().size(); ++i) {
+    const OnnxType& type = session.inputs()[i]->type;
+    const bool known = type.kind == OnnxType::Kind::Tensor && type.dims &&
+                       (type.dtype != DType::Undefined || type.element_type == kOnnxString);
+    // An empty shape may stand for an unknown one.
+    if (!known || type.dims->empty() || std::ranges::any_of(session.input_dims(i), is_open))
+      return std::nullopt;
+  }
+  std::string why;
+  return likely_feeds(session, why).front();
+}
+
 namespace {
 
 // Whether `message` begins with a place such as "[plan]".
@@ -111,10 +138,7 @@ bool comes_from(const std::string& message, std::string_view place) {
 // Calls `use` with feeds of likely sizes until it returns true. What it throws is the last `why`.
 template <class Use>
 bool try_likely_sizes(const InferenceSession& session, std::string& why, const Use& use) {
-  for (const std::vector<Sizes>& sizes : likely_sizes(session, why)) {
-    std::vector<HostFeed> feeds;
-    for (size_t i = 0; i < sizes.size(); ++i)
-      feeds.emplace_back(tensor_of_sizes(*session.inputs()[i], sizes[i]));
+  for (const std::vector<HostFeed>& feeds : likely_feeds(session, why)) {
     try {
       if (use(feeds)) return true;
     } catch (const Error& error) {

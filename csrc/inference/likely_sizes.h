@@ -20,6 +20,12 @@ std::vector<std::vector<Sizes>> likely_sizes(const std::vector<std::vector<OnnxD
 /// rank.
 std::vector<std::vector<Sizes>> likely_sizes(const InferenceSession& session, std::string& why);
 
+/// Feeds of likely sizes, without contents, in the same order.
+std::vector<std::vector<HostFeed>> likely_feeds(const InferenceSession& session, std::string& why);
+
+/// Feeds of the sizes that the model and the options fix; nullopt if they leave one open.
+std::optional<std::vector<HostFeed>> declared_feeds(const InferenceSession& session);
+
 /// Writes the optimized model before any run, for likely sizes, which stay open in the file.
 /// Returns why this must wait for the sizes of a run; nothing if the file is written. Throws Error
 /// if it cannot be written.

@@ -44,6 +44,14 @@ OptimizationLevel optimization_level(int64_t level) {
                                                      : OptimizationLevel::All;
 }
 
+// Whether an import for one without contents is one for the other.
+bool is_alike(const Segment::Call& a, const Segment::Call& b) {
+  const auto alike = [](const HostTensorView& x, const HostTensorView& y) {
+    return x.dtype == y.dtype && x.sizes == y.sizes && x.texts == y.texts;
+  };
+  return a.forms == b.forms && std::ranges::equal(a.tensors, b.tensors, alike);
+}
+
 }  // namespace
 
 SegmentHost::SegmentHost(std::shared_ptr<LoadedModel> of, InferenceOptions with)
@@ -228,8 +236,16 @@ std::shared_ptr<Segment::Outcome> Segment::outcome_for(const Call& call) {
   return outcomes.front();
 }
 
-std::shared_ptr<Segment::Outcome> Segment::import(const Call& call, bool to_save) {
-  host_.model->check_files(false);
+void Segment::import_early(Call call) {
+  if (auto imported = import_types(call))
+    early_.emplace(Early{std::move(call), std::move(*imported)});
+}
+
+std::optional<ImportedModel> Segment::import_types(const Call& call) const {
+  return import_without_contents(host_.model->model(), request_of(call));
+}
+
+ImportRequest Segment::request_of(const Call& call) const {
   ImportRequest request;
   if (part_) request.part = &*part_;
   request.fixed_sizes = host_.options.fixed_sizes;
@@ -240,13 +256,28 @@ std::shared_ptr<Segment::Outcome> Segment::import(const Call& call, bool to_save
         request.fixed_axes[input][axis] = fixed->second;
   request.forms = call.forms;
   request.texts = &host_.model->texts();
+  for (const HostTensorView& tensor : call.tensors)
+    request.inputs.push_back({tensor.dtype, tensor.sizes, tensor.data, tensor.texts});
+  return request;
+}
+
+ImportedModel Segment::imported_model(const Call& call, bool to_save) {
+  if (!to_save && early_) {
+    Early early = std::move(*early_);
+    early_.reset();
+    if (is_alike(early.call, call)) return std::move(early.imported);
+  }
+  return import_model(host_.model->model(), request_of(call));
+}
+
+std::shared_ptr<Segment::Outcome> Segment::import(const Call& call, bool to_save) {
+  host_.model->check_files(false);
   auto outcome = std::make_shared<Outcome>();
   for (const HostTensorView& tensor : call.tensors) {
-    request.inputs.push_back({tensor.dtype, tensor.sizes, tensor.data, tensor.texts});
     outcome->ranks.push_back(tensor.sizes.size());
     outcome->dtypes.push_back(tensor.dtype);
   }
-  ImportedModel imported = import_model(host_.model->model(), request);
+  ImportedModel imported = imported_model(call, to_save);
   outcome->forms = call.forms;
   outcome->outputs = std::move(imported.outputs);
   outcome->meanings = std::move(imported.meanings);

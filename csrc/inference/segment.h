@@ -88,6 +88,14 @@ class Segment {
   /// An import that is not kept, for a file: its weights are on the host and not packed, its graphs
   /// stay.
   std::shared_ptr<Outcome> import_to_save(Call call);
+  /// Imports the model for a call of the sizes that it declares, before there is one; what is found
+  /// is kept for it. Nothing is imported where contents of inputs decide. Throws Error.
+  void import_early(Call call);
+  /// What import_early() has found, until the first call.
+  const ImportedModel* early() const { return early_ ? &early_->imported : nullptr; }
+  /// As the model would be imported for the call; nullopt where contents of inputs decide. Throws
+  /// Error.
+  std::optional<ImportedModel> import_types(const Call& call) const;
   /// Bytes of imported graphs and plans, about.
   int64_t plan_bytes() const;
   const std::optional<ModelPart>& part() const { return part_; }
@@ -95,6 +103,13 @@ class Segment {
  private:
   struct Imports;
 
+  struct Early {
+    Call call;
+    ImportedModel imported;
+  };
+
+  ImportRequest request_of(const Call& call) const;
+  ImportedModel imported_model(const Call& call, bool to_save);
   /// The call, with all its feeds where it can read them.
   Bound readable(const std::vector<HostFeed>& feeds);
   /// Adds the plan of the outcome.
@@ -120,6 +135,7 @@ class Segment {
   const Check check_;
   const std::optional<ModelPart> part_;
   const std::shared_ptr<Imports> imports_;
+  std::optional<Early> early_;
 };
 
 /// The segment imported for the decisions of a first call.

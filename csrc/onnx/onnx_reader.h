@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 
@@ -17,7 +18,7 @@ struct OnnxFacts {
   std::string domain;
   std::string doc;
   std::string graph_doc;
-  int64_t version = 0;
+  int64_t version = std::numeric_limits<int64_t>::max();  // not given, as in onnxruntime
   /// What the sizes of inputs denote ("DATA_BATCH"), by name of the input and axis.
   std::map<std::string, std::map<size_t, std::string>> denotations;
 };

@@ -39,7 +39,7 @@ REGISTER_OP(BitCast, {.inputs = {"x"},
 
 Values import_bit_cast(OnnxCall& c) {
   Value* x = c.in(0);
-  const DType to = c.dtype_attr("to", DType::Undefined);
+  const DType to = c.dtype_attr("to");
   if (packed_bits(to) != packed_bits(x->dtype))
     c.refuse(str("a type of ", packed_bits(x->dtype),
                  " bits must become one of as many, but found ", name_of(to)));

@@ -180,11 +180,14 @@ const OnnxTensor* OnnxCall::tensor_attr(std::string_view name) const {
 }
 
 DType OnnxCall::dtype_attr(std::string_view name, DType fallback) const {
-  if (!has_attr(name)) return fallback;
+  if (!has_attr(name)) {
+    if (fallback == DType::Undefined) refuse(str("attribute '", name, "' must be given"));
+    return fallback;
+  }
   const DType dtype = onnx_dtype(integer(name));
   if (dtype == DType::Undefined)
-    refuse(str("attribute '", name, "' names element type ", onnx_type_name(integer(name)),
-               ", which the engine lacks"));
+    unsupported(str("attribute '", name, "' names element type ", onnx_type_name(integer(name)),
+                    ", which the engine lacks"));
   return dtype;
 }
 
@@ -322,5 +325,7 @@ int64_t OnnxCall::next_rng_stream() {
 }
 
 void OnnxCall::refuse(const std::string& why) const { throw Refused(why); }
+
+void OnnxCall::unsupported(const std::string& why) const { throw Unsupported(why); }
 
 }  // namespace ortmodule

@@ -159,8 +159,9 @@ class OnnxCall {
   std::vector<double> numbers(std::string_view name) const;
   std::vector<std::string> strings(std::string_view name) const;
   const OnnxTensor* tensor_attr(std::string_view name) const;
-  /// The element type that an attribute names by its number in ONNX.
-  DType dtype_attr(std::string_view name, DType fallback) const;
+  /// The element type that an attribute names by its number in ONNX. Without a fallback it must be
+  /// there.
+  DType dtype_attr(std::string_view name, DType fallback = DType::Undefined) const;
   /// An axis as a non-negative number. Refuses one outside of `rank`.
   int64_t axis(int64_t given, size_t rank) const;
   int64_t axis_attr(std::string_view name, int64_t fallback, size_t rank) const {
@@ -204,8 +205,10 @@ class OnnxCall {
   /// The number of the next random stream of the graph.
   int64_t next_rng_stream();
 
-  /// Throws Refused: the node cannot be imported, for this reason.
+  /// Throws Refused: the node is not valid, for this reason.
   [[noreturn]] void refuse(const std::string& why) const;
+  /// Throws Unsupported: ONNX has what the node asks for, and the engine lacks it.
+  [[noreturn]] void unsupported(const std::string& why) const;
 
  private:
   Graph& graph_;

@@ -33,16 +33,14 @@ OnnxCastMode mode_of(OnnxCall& c) {
   return {c.flag("saturate", true), c.word("round_mode", {"up", "down", "nearest"})};
 }
 
-Values import_cast(OnnxCall& c) {
-  return {onnx_cast(c, c.in(0), c.dtype_attr("to", DType::Undefined), mode_of(c))};
-}
+Values import_cast(OnnxCall& c) { return {onnx_cast(c, c.in(0), c.dtype_attr("to"), mode_of(c))}; }
 
 Values import_cast_like(OnnxCall& c) { return {onnx_cast(c, c.in(0), c.dtype(1), mode_of(c))}; }
 
 std::optional<std::vector<KnownValue>> known_cast_of(OnnxCall& c) {
   const KnownValue* x = c.known(0);
   if (!x) return std::nullopt;
-  const DType to = c.node().op == "CastLike" ? c.dtype(1) : c.dtype_attr("to", DType::Undefined);
+  const DType to = c.node().op == "CastLike" ? c.dtype(1) : c.dtype_attr("to");
   if (!is_floating(to) && !has_known_content(to)) return std::nullopt;
   if (to == DType::Bool && x->elements.size() > 1 && c.is_input_content(*x)) return std::nullopt;
   KnownValue result{to, x->dims, {}};

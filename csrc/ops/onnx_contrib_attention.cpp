@@ -78,7 +78,7 @@ Value* mask_bias(OnnxCall& c, Value* mask, const Heads& h, bool is_index_pair) {
   } else {
     seen = c.emit("NotEqual", {mask, number(c, 0, mask)});
   }
-  if (seen->rank() > 3) c.refuse("a mask of rank 4 is not supported");
+  if (seen->rank() > 3) c.unsupported("a mask of rank 4 is not supported");
   if (!c.sizes().equal(seen->dims.at(seen->dims.size() - 1), keys))
     c.refuse("the mask must have a column for each key");
   const DimExpr rows = seen->rank() == 3 ? queries : DimExpr(1);
@@ -87,7 +87,8 @@ Value* mask_bias(OnnxCall& c, Value* mask, const Heads& h, bool is_index_pair) {
 
 void refuse_shared_buffers(OnnxCall& c, std::initializer_list<size_t> operands) {
   for (size_t i : operands)
-    if (c.has(i)) c.refuse(str("operand ", i, " (buffers shared between runs) is not supported"));
+    if (c.has(i))
+      c.unsupported(str("operand ", i, " (buffers shared between runs) is not supported"));
 }
 
 // ---- MultiHeadAttention ------------------------------------------------------------------------
@@ -103,7 +104,7 @@ void read_projected(OnnxCall& c, Heads& h, int64_t heads) {
   Value* bias = c.optional(3);
   Value* q = c.in(0);
   if (q->rank() == 5 || c.rank(1) != 3) {
-    if (bias) c.refuse("bias with packed operands is not supported");
+    if (bias) c.unsupported("bias with packed operands is not supported");
     h.q = q->rank() == 5 ? packed_part(c, q, 0) : split_contrib_heads(c, q, heads);
     if (q->rank() == 5 || c.rank(1) == 5) {
       Value* packed = q->rank() == 5 ? q : c.in(1);
@@ -134,7 +135,7 @@ void read_projected(OnnxCall& c, Heads& h, int64_t heads) {
 Values import_multi_head_attention(OnnxCall& c) {
   const int64_t heads = c.integer("num_heads");
   refuse_shared_buffers(c, {8, 9});
-  if (c.wants_output(3)) c.refuse("output qk is not supported");
+  if (c.wants_output(3)) c.unsupported("output qk is not supported");
   Heads h;
   if (c.rank(0) != 5 && !c.has(1)) c.refuse("key must be given");
   read_projected(c, h, heads);
@@ -185,8 +186,9 @@ Values finish_attention(OnnxCall& c, Heads& h, Value* mask, Value* past, Value* 
 }
 
 void refuse_unsupported(OnnxCall& c) {
-  if (c.flag("do_rotary")) c.refuse("do_rotary is not supported");
-  if (c.flag("past_present_share_buffer")) c.refuse("past_present_share_buffer is not supported");
+  if (c.flag("do_rotary")) c.unsupported("do_rotary is not supported");
+  if (c.flag("past_present_share_buffer"))
+    c.unsupported("past_present_share_buffer is not supported");
 }
 
 Values import_contrib_attention(OnnxCall& c) {
@@ -232,7 +234,7 @@ Value* rotated(OnnxCall& c, Value* x, Value* positions, Value* cosines, Value* s
 // input, position_ids, cos_cache, sin_cache
 Values import_contrib_rotary(OnnxCall& c) {
   Value* x = c.in(0);
-  if (c.flag("is_packed_batching")) c.refuse("is_packed_batching is not supported");
+  if (c.flag("is_packed_batching")) c.unsupported("is_packed_batching is not supported");
   if (c.number("scale", 1.0) != 1.0) c.refuse("scale must be 1");
   Value* positions = c.cast(c.in(1), DType::Int64);
   const DimExpr length = x->dims.at(x->rank() == 3 ? 1 : 2), batch = x->dims.at(0);
@@ -303,10 +305,10 @@ Value* grouped_bias(OnnxCall& c, const GroupedQueries& g, const DimExpr& keys, i
 // position_ids, attention_bias
 Values import_group_query_attention(OnnxCall& c) {
   for (size_t i = 11; i < c.input_count(); ++i)
-    if (c.has(i)) c.refuse(str("operand ", i, " is not supported"));
+    if (c.has(i)) c.unsupported(str("operand ", i, " is not supported"));
   for (std::string_view name : {"sliding_window_cache", "qk_output"})
-    if (c.flag(name)) c.refuse(str(name, " is not supported"));
-  if (c.integer("smooth_softmax", 0) > 0) c.refuse("smooth_softmax is not supported");
+    if (c.flag(name)) c.unsupported(str(name, " is not supported"));
+  if (c.integer("smooth_softmax", 0) > 0) c.unsupported("smooth_softmax is not supported");
   if (!c.flag("causal", true)) c.refuse("causal must be 1");
   const int64_t heads = c.integer("num_heads"), kv_heads = c.integer("kv_num_heads");
   if (kv_heads <= 0 || heads % kv_heads != 0)

@@ -164,7 +164,7 @@ Value* unpacked_weights(OnnxCall& c, int64_t rows, int64_t columns) {
 
 // A, B (packed), scales, zero_points?, g_idx?, bias?
 Values import_matmul_nbits(OnnxCall& c) {
-  if (c.has(4)) c.refuse("g_idx is not supported");
+  if (c.has(4)) c.unsupported("g_idx is not supported");
   if (c.integer("weight_prepacked", 0) != 0) c.refuse("weight_prepacked must be 0");
   Value* x = c.in(0);
   Value* weights = unpacked_weights(c, c.integer("K"), c.integer("N"));

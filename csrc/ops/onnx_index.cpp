@@ -75,7 +75,7 @@ Value* scattered(OnnxCall& c, Value* x, Value* index, Value* updates, int64_t ax
   const Attrs attrs{{"axis", axis}, {"reduction", reduction}};
   if (is_wide_unsigned(dtype)) {
     if (dtype == DType::UInt64 && (reduction == "max" || reduction == "min"))
-      c.refuse("the extremum of uint64 has no kernel");
+      c.unsupported("the extremum of uint64 has no kernel");
     Value* y = c.emit("ScatterElements",
                       {c.cast(x, DType::Int64), index, c.cast(updates, DType::Int64)}, attrs);
     return c.cast(y, dtype);

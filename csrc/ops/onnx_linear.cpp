@@ -55,7 +55,7 @@ Values import_det(OnnxCall& c) {
   const int64_t size = c.sizes().fix(x->dims.at(x->dims.size() - 1));
   if (c.sizes().fix(x->dims.at(x->rank() - 2)) != size) c.refuse("the matrix must be square");
   if (size > kMostRows)
-    c.refuse(str("the matrix must have at most ", kMostRows, " rows, but found ", size));
+    c.unsupported(str("the matrix must have at most ", kMostRows, " rows, but found ", size));
   const Dims outer(x->dims.begin(), x->dims.end() - 2);
   const DimExpr count = product(outer);
   Value* wide = c.reshape(c.cast(x, DType::Float64), {count, size, size});
@@ -96,7 +96,7 @@ Values import_linear_attention(OnnxCall& c) {
   constexpr int64_t kMostSteps = 512;
   const int64_t steps = c.sizes().fix(q->dims.at(1));
   if (steps > kMostSteps)
-    c.refuse(str("it is unrolled over at most ", kMostSteps, " steps, but found ", steps));
+    c.unsupported(str("it is unrolled over at most ", kMostSteps, " steps, but found ", steps));
   const DimExpr batch = q->dims.at(0), keys = DimExpr::floor_div(k->dims.at(2), heads),
                 values = DimExpr::floor_div(v->dims.at(2), heads);
   double scale = c.number("scale", 0.0);

@@ -59,7 +59,7 @@ BranchMode mode_of(OnnxCall& c, const std::string& name) {
   if (name == "BRANCH_GT") return BranchMode::Greater;
   if (name == "BRANCH_EQ") return BranchMode::Equal;
   if (name == "BRANCH_NEQ") return BranchMode::NotEqual;
-  c.refuse(str("node mode ", name, " is not supported"));
+  c.unsupported(str("node mode ", name, " is not supported"));
 }
 
 /// Numbers from a list, or from a tensor of float32 or float64.

@@ -32,7 +32,7 @@ class NestedOperands : public OnnxOperands {
 
 const OnnxRow& standard_row(const OnnxCall& c, std::string_view op) {
   const OnnxRow* row = find_onnx_row("", op, kNestedOpset);
-  if (!row || !row->convert) c.refuse(str("it needs ", op, ", which has no rule"));
+  if (!row || !row->convert) c.unsupported(str("it needs ", op, ", which has no rule"));
   return *row;
 }
 
@@ -81,7 +81,7 @@ Value* activated(OnnxCall& c, Value* x, std::string_view name,
                        {{"alpha", parameter(0, 0.2)}, {"beta", parameter(1, 0.5)}})[0];
   if (name == "Elu" || name == "Softplus" || name == "Softsign" || name == "Gelu")
     if (parameters.empty()) return call_nested(c, name, {x})[0];
-  c.refuse(str("activation ", name, " is not supported"));
+  c.unsupported(str("activation ", name, " is not supported"));
 }
 
 }  // namespace ortmodule

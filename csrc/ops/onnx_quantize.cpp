@@ -24,7 +24,7 @@ Limits limits_of(OnnxCall& c, DType dtype) {
     case DType::UInt4: return {0, 15};
     case DType::Int2: return {-2, 1};
     case DType::UInt2: return {0, 3};
-    default: c.refuse(str("quantized type ", name_of(dtype), " has no kernel"));
+    default: c.unsupported(str("quantized type ", name_of(dtype), " has no kernel"));
   }
 }
 

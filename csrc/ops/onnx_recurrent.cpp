@@ -333,8 +333,8 @@ Direction run_unrolled(const Layer& layer, size_t d) {
   const int64_t steps = c.sizes().fix(layer.x->dims.at(0));
   constexpr int64_t kMostSteps = 1024;
   if (steps > kMostSteps)
-    c.refuse(str("this form is unrolled, for which the sequence must have at most ", kMostSteps,
-                 " steps, but found ", steps));
+    c.unsupported(str("this form is unrolled, for which the sequence must have at most ",
+                      kMostSteps, " steps, but found ", steps));
   const DimExpr batch = layer.x->dims.at(1);
   const Dims state{batch, layer.hidden};
   Value* zeros = c.full(0.0, state, layer.x->dtype);

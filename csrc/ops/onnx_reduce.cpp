@@ -47,7 +47,7 @@ Value* reduce_unsigned(OnnxCall& c, std::string_view op, Value* x, const Reducti
   const bool extremum = op == "ReduceMax" || op == "ReduceMin";
   if (dtype == DType::UInt64 && extremum)
     return flipped_order(c, reduce(c, op, flipped_order(c, x, DType::Int64), r), dtype);
-  if (dtype == DType::UInt64 && op == "ReduceMean") c.refuse("a mean of uint64 has no kernel");
+  if (dtype == DType::UInt64 && op == "ReduceMean") c.unsupported("a mean of uint64 has no kernel");
   return c.cast(reduce(c, op, c.cast(x, DType::Int64), r), dtype);
 }
 

@@ -522,7 +522,7 @@ Values import_col2im(OnnxCall& c) {
     const int64_t before = pads.at(d), after = pads.at(spatial + d);
     for (const int64_t number : {image[d], window[d], strides[d], dilations[d], before, after})
       if (number > kMostPlaces || number < -kMostPlaces)
-        c.refuse(str("sizes and pads must be at most ", kMostPlaces, ", but found ", number));
+        c.unsupported(str("sizes and pads must be at most ", kMostPlaces, ", but found ", number));
     padded.push_back(image[d] + before + after);
     if (window[d] <= 0 || strides[d] <= 0 || dilations[d] <= 0 ||
         dilations[d] * (window[d] - 1) >= padded[d])
@@ -536,7 +536,7 @@ Values import_col2im(OnnxCall& c) {
   }
   if (given != all_blocks) c.refuse(str("x must have ", all_blocks, " blocks, but found ", given));
   if (elements > kMostPlaces || elements * all_blocks > kMostPlaces)
-    c.refuse(str("windows must have at most ", kMostPlaces, " elements together"));
+    c.unsupported(str("windows must have at most ", kMostPlaces, " elements together"));
   const std::vector<int64_t> places = window_places(window, blocks, strides, dilations, padded);
   const auto count = static_cast<int64_t>(places.size());
   dims.at(1) = DimExpr::floor_div(x->dims.at(1), elements);

@@ -24,7 +24,7 @@ class Table {
     for (int64_t dim : known_.dims) {
       if (dim < 0) c.refuse("a size must not be negative");
       if (dim > 0 && count > kMostMade / dim)
-        c.refuse(str("a table made at import must have at most ", kMostMade, " elements"));
+        c.unsupported(str("a table made at import must have at most ", kMostMade, " elements"));
       count *= dim;
     }
     known_.elements.reserve(static_cast<size_t>(count));

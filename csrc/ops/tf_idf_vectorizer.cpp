@@ -48,7 +48,7 @@ Values import_tf_idf(OnnxCall& c) {
   if (x->dtype != DType::Int64 && x->dtype != DType::Int32) c.refuse("x must be int32 or int64");
   const std::vector<int64_t> pool = ml_exact_integers(c, "pool_int64s"),
                              indices = c.integers("ngram_indexes");
-  if (pool.empty()) c.refuse("pool_int64s must be given: strings are not supported");
+  if (pool.empty()) c.unsupported("pool_int64s must be given: strings are not supported");
   const std::vector<int64_t> starts = pool_starts(c, static_cast<int64_t>(pool.size()));
   int64_t grams = 0;
   for (size_t n = 1; n < starts.size(); ++n)

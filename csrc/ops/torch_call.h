@@ -137,4 +137,10 @@ class Refused : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// Thrown by OnnxCall::unsupported: the model is valid, but the engine lacks what it asks for.
+class Unsupported : public Refused {
+ public:
+  using Refused::Refused;
+};
+
 }  // namespace ortmodule

@@ -100,7 +100,7 @@ Walk walk(const Trees& trees) {
       place = w.nodes;
       w.nodes += node_count(branch);
       if (w.nodes + trees.leaves > kMostNodes)
-        throw Refused(str("there must be at most ", kMostNodes, " nodes"));
+        throw Unsupported(str("there must be at most ", kMostNodes, " nodes"));
       w.order.push_back(child);
       open.emplace_back(branch.yes, level + node_count(branch));
       open.emplace_back(branch.no, level + node_count(branch));
@@ -176,7 +176,7 @@ std::vector<LeafWeight> sorted_weights(const Trees& trees, int64_t n_targets) {
           str("the target of a weight must be less than ", n_targets, ", but found ", each.target));
   }
   if (weights.size() >= static_cast<size_t>(kMostNodes))
-    throw Refused(str("there must be at most ", kMostNodes, " weights"));
+    throw Unsupported(str("there must be at most ", kMostNodes, " weights"));
   std::stable_sort(weights.begin(), weights.end(), [](const LeafWeight& a, const LeafWeight& b) {
     return std::pair(a.leaf, a.target) < std::pair(b.leaf, b.target);
   });

@@ -119,7 +119,7 @@ Values import_n_bits(OnnxCall& c) {
   const int64_t bits = c.integer("bits", 4);
   if (bits != 2 && bits != 4 && bits != 8)
     c.refuse(str("'bits' must be 2, 4 or 8, but found ", bits));
-  if (c.has(4)) c.refuse("g_idx has no kernel: blocks must be in order");
+  if (c.has(4)) c.unsupported("g_idx has no kernel: blocks must be in order");
   if (c.has(3) && c.dtype(3) != DType::UInt8) c.refuse("zero points must be uint8");
   Value* x = c.in(0);
   const bool row = x->rank() == 1;

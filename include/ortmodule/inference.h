@@ -121,7 +121,7 @@ enum class ErrorCode : int32_t {
   Fail = 1,
   InvalidArgument,  // a value, name or option that the model or the session does not take
   NoSuchFile,       // the model's file does not exist
-  InvalidModel,     // the file is no ONNX model, or it is damaged
+  InvalidModel,     // the file is no ONNX model, it is damaged, or its nodes are not valid
   NotImplemented,   // the model has nodes that the engine cannot run; the message lists all
   OutOfMemory,      // the run does not fit into memory
   Internal,         // a mistake of this library; please report it
@@ -342,7 +342,7 @@ class ORTMODULE_API Session {
   struct Impl;
 
   /// Loads a file. Its weights stay mapped in the file, which must not change meanwhile. Throws
-  /// Error: NoSuchFile, InvalidModel.
+  /// Error: NoSuchFile, InvalidModel, NotImplemented.
   explicit Session(const std::string& path, const SessionOptions& options = {});
   /// Loads a model from a copy of `bytes` bytes.
   static Session from_bytes(const void* model, size_t bytes, const SessionOptions& options = {});
@@ -354,6 +354,8 @@ class ORTMODULE_API Session {
 
   /// The inputs that a run needs: those without an initializer, in the model's order.
   const std::vector<TensorInfo>& inputs() const;
+  /// The outputs, with types and sizes that the file leaves out as far as all calls have them: the
+  /// first call may import the model for likely sizes.
   const std::vector<TensorInfo>& outputs() const;
   /// Inputs that have an initializer; a run may give them another value.
   const std::vector<TensorInfo>& overridable_inputs() const;

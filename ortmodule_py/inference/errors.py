@@ -68,6 +68,9 @@ class ModelRequiresCompilation(Fail):
 _KINDS = {
     "[onnx]": InvalidProtobuf,
     "[import]": NotImplemented,
+    "[model]": InvalidGraph,
+    "[name]": InvalidArgument,  # of a value, as in onnxruntime
+    "[feeds]": Fail,
     "[run]": InvalidArgument,
     "[bind]": InvalidArgument,
     "[OrtValue]": InvalidArgument,

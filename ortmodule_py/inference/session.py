@@ -54,7 +54,9 @@ class InferenceSession(PrivateFields):
         kwargs: onnxruntime's `enable_fallback`, `disabled_optimizers` (names of passes of ours) and
             `read_config_from_model`.
 
-    Raises NoSuchFile, InvalidProtobuf or InvalidArgument. Runs may overlap in several threads.
+    Raises NoSuchFile, InvalidProtobuf, InvalidGraph, NotImplemented or InvalidArgument. Of a model
+    with open sizes, names and operators are checked here, and the rest in the first run, which has
+    the sizes. Runs may overlap in several threads.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class InferenceSession(PrivateFields):
         self._inputs = [self._node_arg(*facts) for facts in self._session.inputs()]
         self._overridable = [self._node_arg(*facts) for facts in self._session.overridable()]
         self._outputs = [self._node_arg(*facts) for facts in self._session.outputs()]
+        self._typed_outputs: list[NodeArg] | None = None
         self._names = {i.name for i in self._inputs}
         self._output_places = {output.name: i for i, output in enumerate(self._outputs)}
         self._unwritten = ""
@@ -175,8 +178,16 @@ class InferenceSession(PrivateFields):
         return list(self._inputs)
 
     def get_outputs(self) -> list[NodeArg]:
-        """The outputs in the model's order."""
-        return list(self._outputs)
+        """The outputs in the model's order.
+
+        Types and sizes that the file leaves out are those of all calls: the first use may import the
+        model for sizes that are likely. What depends on more stays None.
+        """
+        if self._typed_outputs is None:
+            with translated():
+                typed = self._session.typed_outputs()
+            self._typed_outputs = [self._node_arg(*facts) for facts in typed]
+        return list(self._typed_outputs)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """The inputs that have an initializer. A run uses it where nothing is fed."""
@@ -265,8 +276,8 @@ class InferenceSession(PrivateFields):
             run_options: options of this run.
 
         Returns arrays that own their memory, lists of them for sequences. Raises InvalidArgument,
-        NotImplemented (which names all nodes that cannot run) or RuntimeException; Fail if the run
-        was terminated.
+        NotImplemented (which names all nodes that cannot run) or RuntimeException; Fail if a node is
+        not valid for such feeds, or if the run was terminated.
         """
         places = self._places(output_names)
         control = _control(run_options)

@@ -41,9 +41,9 @@ OnnxModel doubling_functions(int depth) {
 }
 
 std::string error_of_run(OnnxModel model) {
-  InferenceSession session = session_of(std::move(model));
   const std::vector<float> x = {1, -2};
   try {
+    InferenceSession session = session_of(std::move(model));
     session.run({view(x, {2})});
   } catch (const Error& error) {
     return error.what();

@@ -592,7 +592,5 @@ def test_an_operator_that_follows_a_count_is_refused_by_name_when_the_file_is_op
         [value("x", FLOAT, ["n"])],
         [value("y", FLOAT, None)],
     )
-    with pytest.raises(
-        RuntimeError, match=r"unknown.Odd 'odd one': the engine has no such operator"
-    ):
+    with pytest.raises(RuntimeError, match=r"unknown.Odd 'odd one': ONNX has no such operator"):
         InferenceSession(model, ONE_THREAD)

@@ -187,5 +187,5 @@ def test_a_cycle_is_named() -> None:
         [value("x", FLOAT, [2])],
         [value("y", FLOAT, [2])],
     )
-    with pytest.raises(RuntimeError, match="its input 'b' must be computed before it"):
-        InferenceSession(model, ONE_THREAD).run(None, {"x": np.ones(2, "float32")})
+    with pytest.raises(RuntimeError, match=r"a cycle, but Add 'a' is needed to compute .* 'b'"):
+        InferenceSession(model, ONE_THREAD)

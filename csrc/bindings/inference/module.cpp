@@ -392,6 +392,17 @@ void bind_facts(SessionClass& session) {
       .def("overridable",
            [](const InferenceSession& of) { return describe_all(of, of.overridable()); })
       .def("outputs", [](const InferenceSession& of) { return describe_all(of, of.outputs()); })
+      .def(
+          "typed_outputs",
+          [](InferenceSession& of) {
+            const std::vector<OnnxValue>* outputs = nullptr;
+            {
+              const py::gil_scoped_release released;
+              outputs = &of.typed_outputs();
+            }
+            return describe_all(of, *outputs);
+          },
+          "The outputs with types and sizes that the file leaves out.")
       .def("metadata", &metadata)
       .def("shares_weights_with",
            [](const InferenceSession& one, const InferenceSession& other) {

@@ -122,6 +122,14 @@ Session::Impl::Impl(std::shared_ptr<LoadedModel> model, const SessionOptions::Im
   if (!path.empty() && save_optimized_early(session, path)) unwritten_ = path;
 }
 
+const std::vector<TensorInfo>& Session::Impl::typed_outputs() {
+  std::call_once(typed_, [this] {
+    for (const OnnxValue& output : session.typed_outputs())
+      typed_outputs_.push_back(describe(output));
+  });
+  return typed_outputs_;
+}
+
 std::vector<HostResult> Session::Impl::run(const std::vector<HostFeed>& feeds,
                                            const HostTargets& targets,
                                            const std::atomic<bool>& terminate) {
@@ -204,7 +212,9 @@ Session Session::from_borrowed_bytes(const void* model, size_t bytes, const Sess
 
 const std::vector<TensorInfo>& Session::inputs() const { return impl_->inputs; }
 const std::vector<TensorInfo>& Session::overridable_inputs() const { return impl_->overridable; }
-const std::vector<TensorInfo>& Session::outputs() const { return impl_->outputs; }
+const std::vector<TensorInfo>& Session::outputs() const {
+  return translated([&]() -> const std::vector<TensorInfo>& { return impl_->typed_outputs(); });
+}
 const ModelMetadata& Session::metadata() const { return impl_->metadata; }
 int64_t Session::last_peak_bytes() const { return impl_->session.last_peak_bytes(); }
 

@@ -46,6 +46,9 @@ struct Session::Impl {
   std::vector<HostResult> run(const std::vector<HostFeed>& feeds, const HostTargets& targets,
                               const std::atomic<bool>& terminate);
 
+  /// With what the file leaves out; see InferenceSession::typed_outputs().
+  const std::vector<TensorInfo>& typed_outputs();
+
   InferenceSession session;
   std::vector<TensorInfo> inputs, overridable, outputs;
   std::map<std::string, size_t> inputs_by_name, outputs_by_name;
@@ -56,7 +59,8 @@ struct Session::Impl {
                       const std::string& name);
 
   std::string unwritten_;  // the path of an optimized model that waits for a run
-  std::once_flag written_;
+  std::once_flag written_, typed_;
+  std::vector<TensorInfo> typed_outputs_;  // once `typed_`
 };
 
 struct IoBinding::Impl {

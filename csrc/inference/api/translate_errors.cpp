@@ -9,9 +9,11 @@
 namespace ortmodule::inference {
 
 ErrorCode code_of(const std::string& message) {
-  constexpr std::array<std::pair<std::string_view, ErrorCode>, 5> kPlaces = {{
+  constexpr std::array<std::pair<std::string_view, ErrorCode>, 7> kPlaces = {{
       {"[onnx]", ErrorCode::InvalidModel},
       {"[import]", ErrorCode::NotImplemented},
+      {"[model]", ErrorCode::InvalidModel},
+      {"[name]", ErrorCode::InvalidModel},
       {"[run]", ErrorCode::InvalidArgument},
       {"[forward]", ErrorCode::InvalidArgument},
       {"[memory]", ErrorCode::OutOfMemory},

@@ -1,0 +1,237 @@
+"""What a session says of a model before its first run: what is not valid, and the types of outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from ortmodule_py import InferenceSession
+from ortmodule_py.inference import (
+    Fail,
+    InvalidArgument,
+    InvalidGraph,
+    NotImplemented,
+)
+from tests.inference.test_session import ONE_THREAD
+
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+X = np.arange(6, dtype="float32").reshape(2, 3)
+
+node, value = helper.make_node, helper.make_tensor_value_info
+
+
+def model_of(
+    nodes: list[onnx.NodeProto],
+    inputs: list[onnx.ValueInfoProto] | None = None,
+    outputs: list[onnx.ValueInfoProto] | None = None,
+    **weights: Any,
+) -> bytes:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        inputs or [value("x", FLOAT, [2, 3])],
+        outputs or [value("y", FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return bytes(model.SerializeToString())
+
+
+def branches_that_read_nothing() -> onnx.NodeProto:
+    branch = helper.make_graph(
+        [node("Neg", ["nothing"], ["r"])], "b", [], [value("r", FLOAT, None)]
+    )
+    return node("If", ["flag"], ["y"], then_branch=branch, else_branch=branch)
+
+
+INVALID: dict[str, tuple[bytes, type[Exception], str]] = {
+    "name": (
+        model_of([node("Add", ["x", "nothing"], ["y"], name="it")]),
+        InvalidArgument,
+        "nothing of the name 'nothing', which Add 'it' reads",
+    ),
+    "name in a branch": (
+        model_of([branches_that_read_nothing()], [value("flag", TensorProto.BOOL, [])]),
+        InvalidGraph,
+        "nothing of the name 'nothing', which Neg 'r' reads",
+    ),
+    "output": (model_of([node("Relu", ["x"], ["z"])]), InvalidGraph, "nothing of the name 'y'"),
+    "cycle": (
+        model_of(
+            [node("Add", ["x", "b"], ["a"]), node("Relu", ["a"], ["b"]), node("Neg", ["b"], ["y"])]
+        ),
+        InvalidGraph,
+        "Add 'a' is needed to compute its own input 'b'",
+    ),
+    "one name twice": (
+        model_of([node("Relu", ["x"], ["y"]), node("Neg", ["x"], ["y"])]),
+        InvalidGraph,
+        "found another 'y', an output of Neg 'y'",
+    ),
+    "operator": (
+        model_of([node("Reluu", ["x"], ["y"])]),
+        InvalidGraph,
+        "ONNX has no such operator",
+    ),
+    "operator of others": (
+        model_of([node("Relu", ["x"], ["y"], domain="my.ops")]),
+        InvalidGraph,
+        "my.ops.Relu 'y': ONNX has no such operator",
+    ),
+    "attribute missing": (
+        model_of([node("Cast", ["x"], ["y"])]),
+        InvalidGraph,
+        "attribute 'to' must be given",
+    ),
+    "attribute of another type": (
+        model_of([node("Softmax", ["x"], ["y"], axis=1.5)]),
+        InvalidGraph,
+        "attribute 'axis' must be an integer",
+    ),
+    "operand missing": (
+        model_of([node("Add", ["x"], ["y"])]),
+        InvalidGraph,
+        "operand 'b' must be given",
+    ),
+    "types": (
+        model_of([node("Add", ["x", "k"], ["y"])], k=np.zeros((2, 3), "int64")),
+        InvalidGraph,
+        "operands must have the same type",
+    ),
+    "sizes": (
+        model_of([node("MatMul", ["x", "k"], ["y"])], k=np.zeros((4, 5), "float32")),
+        InvalidGraph,
+        r"inner sizes must agree, but found \[2,3\] and \[4,5\]",
+    ),
+    "axis": (
+        model_of([node("Softmax", ["x"], ["y"], axis=7)]),
+        InvalidGraph,
+        "an axis must be within rank 2, but found 7",
+    ),
+    "type of an output": (
+        model_of([node("Relu", ["x"], ["y"])], outputs=[value("y", INT64, [2, 3])]),
+        InvalidGraph,
+        r"the type that the file declares, int64, but is float",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", INVALID)
+def test_an_invalid_model_is_refused_when_it_is_opened(what: str) -> None:
+    """Where onnxruntime has another class it is Fail, which ours are, too."""
+    model, kind, text = INVALID[what]
+    with pytest.raises(kind, match=text):
+        InferenceSession(model, ONE_THREAD)
+    with pytest.raises(Exception) as stock:
+        onnxruntime.InferenceSession(model)
+    assert type(stock.value).__name__ in (kind.__name__, Fail.__name__)
+
+
+def test_an_operator_that_the_engine_lacks_is_no_mistake_of_the_model() -> None:
+    lacks = model_of(
+        [node("StringNormalizer", ["x"], ["y"])], [value("x", TensorProto.STRING, [2])]
+    )
+    with pytest.raises(NotImplemented, match="the engine has no such operator"):
+        InferenceSession(lacks, ONE_THREAD)
+
+
+def test_feeds_that_a_model_of_open_sizes_cannot_take() -> None:
+    model = model_of(
+        [node("MatMul", ["x", "z"], ["y"])],
+        [value("x", FLOAT, [2, 3]), value("z", FLOAT, ["a", "b"])],
+    )
+    session = InferenceSession(model, ONE_THREAD)
+    with pytest.raises(Fail, match=r"valid for the types and sizes of the feeds.*\n.*inner sizes"):
+        session.run(None, {"x": X, "z": X})
+    (y,) = session.run(None, {"x": X, "z": X.T})
+    np.testing.assert_array_equal(y, X @ X.T)
+
+
+def test_a_model_whose_input_decides_sizes_waits_for_it() -> None:
+    """Its sizes are fixed, but not the contents of its shape: the early import says nothing."""
+    model = model_of(
+        [node("Reshape", ["x", "shape"], ["y"])],
+        [value("x", FLOAT, [2, 3]), value("shape", INT64, [2])],
+    )
+    session = InferenceSession(model, ONE_THREAD)
+    for sizes in [(3, 2), (6, 1), (1, 6)]:
+        (y,) = session.run(None, {"x": X, "shape": np.array(sizes)})
+        np.testing.assert_array_equal(y, X.reshape(sizes))
+    with pytest.raises(Fail, match=r"of the feeds.*\n.*the shape must have 6 elements"):
+        session.run(None, {"x": X, "shape": np.array([4, 5])})
+
+
+def test_a_replaced_initializer_is_no_part_of_the_early_import() -> None:
+    model = model_of(
+        [node("Add", ["x", "k"], ["y"])],
+        [value("x", FLOAT, [2, 3]), value("k", FLOAT, [3])],
+        k=np.ones(3, "float32"),
+    )
+    session = InferenceSession(model, ONE_THREAD)
+    (first,) = session.run(None, {"x": X, "k": np.full(3, 5, "float32")})
+    np.testing.assert_array_equal(first, X + 5)
+    (second,) = session.run(None, {"x": X})
+    np.testing.assert_array_equal(second, X + 1)
+
+
+TYPED: dict[str, Callable[[], bytes]] = {
+    "sizes": lambda: model_of([node("Concat", ["x", "x"], ["y"], axis=1)]),
+    "type": lambda: model_of(
+        [node("Shape", ["x"], ["y"])], outputs=[onnx.ValueInfoProto(name="y")]
+    ),
+    "one size of an input": lambda: model_of(
+        [node("Transpose", ["x"], ["y"])],
+        [value("x", FLOAT, ["a", 3])],
+        [value("y", FLOAT, [None, "k"])],
+    ),
+    "a number for a name": lambda: model_of(
+        [node("Transpose", ["x"], ["y"])],
+        [value("x", FLOAT, ["a", 3])],
+        [value("y", FLOAT, ["u", "k"])],
+    ),
+    "names of inputs": lambda: model_of(
+        [node("Transpose", ["x"], ["y"])], [value("x", FLOAT, ["the rows", "b"])]
+    ),
+    "a size that is computed": lambda: model_of(
+        [node("Concat", ["x", "x"], ["y"], axis=0)], [value("x", FLOAT, ["a", 3])]
+    ),
+    "a size without a name": lambda: model_of(
+        [node("Relu", ["x"], ["y"])], [value("x", FLOAT, [None, 64])]
+    ),
+    "weights": lambda: model_of(
+        [node("MatMul", ["x", "k"], ["y"])],
+        [value("x", FLOAT, ["batch", "time", "wide"])],
+        k=np.zeros((16, 5), "float32"),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", TYPED)
+def test_types_of_outputs_that_the_file_leaves_out(what: str) -> None:
+    model = TYPED[what]()
+    ours = InferenceSession(model, ONE_THREAD).get_outputs()
+    theirs = onnxruntime.InferenceSession(model).get_outputs()
+    assert [(o.name, o.type, o.shape) for o in ours] == [(o.name, o.type, o.shape) for o in theirs]
+
+
+def test_sizes_that_data_decides_stay_open() -> None:
+    model = model_of([node("NonZero", ["x"], ["y"])], outputs=[value("y", INT64, None)])
+    session = InferenceSession(model, ONE_THREAD)
+    assert session.get_outputs()[0].type == "tensor(int64)"
+    assert session.run(None, {"x": X})[0].shape == (2, 5)
+
+
+@pytest.mark.parametrize("sizes", [(), (1,), (2, 3)])
+def test_an_input_declared_without_sizes_takes_all(sizes: tuple[int, ...]) -> None:
+    """As in onnxruntime: files write an empty shape where they know none."""
+    model = model_of([node("Neg", ["x"], ["y"])], [value("x", FLOAT, [])], [value("y", FLOAT, [])])
+    feeds = {"x": np.full(sizes, 2, "float32")}
+    (ours,) = InferenceSession(model, ONE_THREAD).run(None, feeds)
+    (theirs,) = onnxruntime.InferenceSession(model).run(None, feeds)
+    np.testing.assert_array_equal(ours, theirs, strict=True)
