@@ -16,7 +16,7 @@ import time
 
 _SYSTEM = re.compile(
     r"/(ld-linux[^/]*|lib(c|m|dl|rt|pthread|util|resolv|gcc_s|stdc\+\+|z|bz2|lzma|ffi|crypto|ssl|expat|uuid"
-    r"|mpdec|sqlite3|readline|tinfo|ncursesw|crypt|nss_files|nsl|tirpc))[.-][^/]*$"
+    r"|mpdec|sqlite3|readline|tinfo|ncursesw|crypt|nss_files|nsl|tirpc|python3))[.-][^/]*$"
 )
 
 
