@@ -26,7 +26,7 @@ import torch._dynamo.bytecode_analysis as analysis
 import torch._dynamo.bytecode_transformation as bytecode
 from torch._dynamo.symbolic_convert import InstructionTranslator
 
-_VERSIONS = ((3, 11), (3, 12))
+_VERSIONS = ((3, 11), (3, 12), (3, 13))
 """Versions of Python whose bytecode is known here; elsewhere Dynamo skips the function."""
 _STEPS_BACK = 64
 """Instructions before the loop that may compute what it iterates over."""
@@ -357,13 +357,15 @@ def _assembled(code: types.CodeType, body: list[Any], changed: dict[str, Any]) -
 
 def _call(cut: _Cut, rest: types.CodeType | None) -> list[Any]:
     """Instructions that call `rest`."""
-    make = [_new("LOAD_CLOSURE", argval=name) for name in cut.cells]
+    attributes = sys.version_info >= (3, 13)  # of a function are set behind its making
+    make = [_new("LOAD_FAST" if attributes else "LOAD_CLOSURE", argval=name) for name in cut.cells]
     if make:
         make.append(bytecode.create_build_tuple(len(make)))
-    make += [
-        _new("LOAD_CONST", argval=rest),
-        _new("MAKE_FUNCTION", arg=8 if cut.cells else 0),  # 8: with cells
-    ]
+    cells = 8 if cut.cells else 0
+    make.append(_new("LOAD_CONST", argval=rest))
+    make.append(_new("MAKE_FUNCTION", arg=None if attributes else cells))
+    if attributes and cells:
+        make.append(_new("SET_FUNCTION_ATTRIBUTE", arg=cells))
     call: list[Any] = bytecode.add_push_null(make)
     call += [_new("LOAD_FAST", argval=name) for name in cut.arguments]
     call += bytecode.create_call_function(len(cut.arguments), False)

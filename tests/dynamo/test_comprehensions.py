@@ -52,7 +52,7 @@ def _in_closure(self: Any, x: Tensor, parts: Tensor) -> Tensor:
 
 INLINED = sys.version_info >= (3, 12)
 """Python has no frames for comprehensions of lists from 3.12 on, and torch handles them by itself."""
-FORWARDS = [_list, _zipped, _generated, _twice, _in_closure, *([] if INLINED else [_enumerated])]
+FORWARDS = [_list, _generated, _twice, _in_closure, *([] if INLINED else [_enumerated, _zipped])]
 
 
 def _steps(model: Any) -> list[Tensor]:
