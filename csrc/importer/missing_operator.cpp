@@ -13,9 +13,8 @@ namespace ortmodule {
 namespace {
 
 // Of ONNX 1.23 and before.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kWithoutRule = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kWithoutRule = {{
     {"", "ImageDecoder"},
-    {"", "Multinomial"},
     {"", "RegexFullMatch"},
     {"", "StringConcat"},
     {"", "StringNormalizer"},

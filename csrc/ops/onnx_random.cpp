@@ -50,11 +50,35 @@ Values import_bernoulli(OnnxCall& c) {
   return {c.cast(hit, c.dtype_attr("dtype", p->dtype))};
 }
 
+// Classes by their unnormalized log-probabilities, with replacement: the first class at which the
+// sum of probabilities exceeds a uniform number (inversion; Devroye, "Non-Uniform Random Variate
+// Generation", chapter III.2).
+Values import_multinomial(OnnxCall& c) {
+  const Value* scores = c.in(0);
+  const DType to = c.dtype_attr("dtype", DType::Int32);
+  const int64_t samples = c.integer("sample_size", 1);
+  if (scores->rank() != 2) c.refuse(str("x must have rank 2, but found ", scores->rank()));
+  if (to != DType::Int32 && to != DType::Int64) c.refuse("dtype must be int32 or int64");
+  if (samples < 1) c.refuse(str("sample_size must be positive, but found ", samples));
+  const DType wide = scores->dtype == DType::Float64 ? DType::Float64 : DType::Float32;
+  const DimExpr batch = scores->dims[0], classes = scores->dims[1];
+  Value* x = c.cast(c.in(0), wide);
+  Value* weights = c.emit("Exp", {c.emit("Sub", {x, c.reduce("ReduceMax", x, {1}, true)})});
+  Value* sums = c.emit("CumSum", {weights}, {{"axis", 1}});
+  Value* drawn = draw(c, "RandomUniform", {batch, samples}, wide);
+  drawn = c.emit("Mul", {drawn, c.reduce("ReduceMax", sums, {1}, true)});
+  Value* passed = c.emit(
+      "LessOrEqual", {c.reshape(sums, {batch, 1, classes}), c.reshape(drawn, {batch, samples, 1})});
+  Value* index = c.reduce("ReduceSum", c.cast(passed, to), {2}, false);
+  return {c.emit("Min", {index, size_number(c, classes - 1, to)})};  // where a product rounds up
+}
+
 REGISTER_ONNX({{"RandomNormal", 1, import_normal<false>},
                {"RandomNormalLike", 1, import_normal<true>},
                {"RandomUniform", 1, import_uniform<false>},
                {"RandomUniformLike", 1, import_uniform<true>},
-               {"Bernoulli", 15, import_bernoulli}});
+               {"Bernoulli", 15, import_bernoulli},
+               {"Multinomial", 7, import_multinomial}});
 
 }  // namespace
 }  // namespace ortmodule

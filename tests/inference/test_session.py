@@ -274,6 +274,23 @@ def test_random_operators_draw_anew_in_each_run() -> None:
     assert not np.array_equal(n, again)
 
 
+@pytest.mark.parametrize("kind", ["float32", "float16", "float64"])
+def test_classes_are_drawn_by_their_probabilities(kind: str) -> None:
+    model = model_bytes(
+        [helper.make_node("Multinomial", ["x"], ["y"], sample_size=20000, dtype=TensorProto.INT64)],
+        {"x": (helper.np_dtype_to_tensor_dtype(np.dtype(kind)), ["batch", "classes"])},
+        ["y"],
+    )
+    with np.errstate(divide="ignore"):
+        x = np.log(np.array([[0, 1, 3, 0, 4, 0], [1, 1, 0, 0, 0, 0]], kind)) + np.array(7, kind)
+    (y,) = InferenceSession(model).run(None, {"x": x})
+    assert y.shape == (2, 20000) and y.dtype == np.int64
+    found = [np.bincount(row, minlength=6) / 20000 for row in y]
+    wanted = [[0, 0.125, 0.375, 0, 0.5, 0], [0.5, 0.5, 0, 0, 0, 0]]
+    np.testing.assert_allclose(found, wanted, atol=0.02)
+    assert all(found[i][k] == 0 for i in range(2) for k in range(6) if wanted[i][k] == 0)
+
+
 def test_arguments_in_the_wrong_place_are_type_errors() -> None:
     """As in onnxruntime; these say what was meant."""
     for package in (onnxruntime, ort):
