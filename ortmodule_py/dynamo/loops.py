@@ -55,6 +55,19 @@ class _Cut:
     """Variables that are shared with nested functions or the enclosing one."""
 
 
+@dataclass(frozen=True)
+class _Region:
+    """Instructions that leave one value."""
+
+    inner: range
+    stop: int
+    """Where the function goes on."""
+    kept: tuple[int, ...] = ()
+    """Instructions behind the inner ones that stay."""
+    saved: tuple[str, ...] = ()
+    """Variables whose values the inner instructions leave below the result, the last one on top."""
+
+
 class _NoCut(Exception):
     """The loop cannot be a function of its own."""
 
@@ -76,15 +89,18 @@ def outline(code: types.CodeType, offset: int) -> Outlined | None:
 
 @functools.lru_cache(maxsize=256)
 def outline_call(code: types.CodeType, offset: int) -> Outlined | None:
-    """Outline the call at `offset` with all that computes its arguments, or None if that is not possible."""
+    """Outline the call at `offset` with all that computes its arguments, or None if that is not possible.
+
+    From Python 3.12 on, a comprehension is no call: then it is the outermost one around `offset`.
+    """
     if sys.version_info[:2] not in _VERSIONS:
         return None
     try:
         flow = _Flow(code)
-        region = _call_around(flow, offset)
-        cut = flow.cut_of(region)
-        part = _part(code, cut, region.stop)
-        caller = _with_call(code, cut, region.stop, part)
+        region = _comprehension_around(flow, offset) or _call_around(flow, offset)
+        cut = flow.cut_of(region.inner)
+        part = _part(code, cut, region)
+        caller = _with_call(code, cut, region, part)
     except _NoCut:
         return None
     return _outlined(code, caller, part)
@@ -136,7 +152,7 @@ def _cuts(flow: _Flow, offset: int) -> tuple[_Cut, _Cut | None]:
     return flow.cut(start), flow.cut(next(ends, -1)) if behind else None
 
 
-def _call_around(flow: _Flow, offset: int) -> range:
+def _call_around(flow: _Flow, offset: int) -> _Region:
     """The instructions of the call at `offset`, from the first one that loads what it takes.
 
     Raises:
@@ -148,12 +164,55 @@ def _call_around(flow: _Flow, offset: int) -> range:
     base = flow.depth(at + 1) - 1
     start = next((i for i in range(at, -1, -1) if flow.depth(i) == base), -1)
     region = range(start, at + 1)
-    for i, goal in flow.jumps.items():
-        if (i in region) != (goal in region):
-            raise _NoCut
+    if not flow.is_closed(region):
+        raise _NoCut
     if start < 0 or any(flow.stored(i) or flow.all[i].exn_tab_entry for i in region):
         raise _NoCut
-    return region
+    return _Region(region, region.stop)
+
+
+def _comprehension_around(flow: _Flow, offset: int) -> _Region | None:
+    """The outermost comprehension around `offset`, with what it iterates over; None if there is none.
+
+    It saves the variables of its loop and restores them behind it (PEP 709), also after an exception. A
+    function of its own needs neither.
+    """
+    names = [inst.opname for inst in flow.all]
+    at = next((i for i, inst in enumerate(flow.all) if inst.offset == offset), -1)
+    for first in range(at):
+        if names[first] != "LOAD_FAST_AND_CLEAR":
+            continue
+        base = flow.depth(first) - 1  # without the iterator
+        made = next(i for i in range(first, len(names)) if names[i].startswith("BUILD"))
+        saved = [inst.argval for inst in flow.all[first:made] if "AND_CLEAR" in inst.opname]
+        end = base + len(saved) + 1  # with the result
+        start = next((i for i in range(first, -1, -1) if flow.depth(i) == base), -1)
+        stop = next((i for i in range(made + 1, len(names)) if flow.depth(i) == end), -1)
+        if start >= 0 and at < stop:
+            return _comprehension(flow, range(start, stop), tuple(saved))
+    return None
+
+
+def _comprehension(flow: _Flow, inner: range, saved: tuple[str, ...]) -> _Region | None:
+    """Instructions up to a result on the saved values, if they assign nothing else."""
+    own = {flow.all[i].argval for i in inner if flow.all[i].opname == "LOAD_FAST_AND_CLEAR"}
+    for i in inner:
+        plain = flow.all[i].exn_tab_entry is None or flow.only_restores(i)
+        if not plain or not flow.stored(i) <= own or flow.all[i].opname == "MAKE_CELL":
+            return None
+    kept = []
+    stop, restored = inner.stop, 0
+    while restored < len(saved):
+        inst = flow.all[stop]
+        if inst.opname == "STORE_FAST" and inst.argval in own:
+            restored += 1
+        elif inst.opname in ("STORE_FAST", "POP_TOP"):  # of the result, before what was saved
+            kept.append(stop)
+        elif inst.opname != "SWAP":
+            return None
+        stop += 1
+    region = _Region(inner, stop, tuple(kept), saved)
+    return region if flow.is_closed(range(inner.start, stop)) else None
 
 
 class _Flow:
@@ -184,6 +243,17 @@ class _Flow:
         """The local variable that an instruction assigns, if any."""
         return self.names(i) if "STORE" in self.all[i].opname else frozenset()
 
+    def is_closed(self, region: range) -> bool:
+        """Whether no jump leads into or out of these instructions."""
+        return all((i in region) == (goal in region) for i, goal in self.jumps.items())
+
+    def only_restores(self, i: int) -> bool:
+        """Whether an exception at an instruction restores variables and goes on."""
+        first = self._index[self.all[i].exn_tab_entry.target]
+        names = [inst.opname for inst in self.all[first:]]
+        handler = names[: names.index("RERAISE")] if "RERAISE" in names else names
+        return {*handler} <= {"SWAP", "POP_TOP", "STORE_FAST"}
+
     def cut(self, at: int) -> _Cut:
         """A cut at this position.
 
@@ -196,13 +266,20 @@ class _Flow:
         return self._cut(at, self._read_from()[at], used)
 
     def cut_of(self, region: range) -> _Cut:
-        """A cut at the start of instructions that assign nothing, for these alone.
+        """A cut at the start of instructions that assign nothing that is read behind, for these alone.
 
         Raises:
             _NoCut: a variable may have a value or not.
         """
-        used = frozenset(name for i in region for name in self.names(i))
-        return self._cut(region.start, used, used)
+        used: set[str] = set()
+        read: set[str] = set()
+        own: set[str] = set()  # variables of the comprehension
+        for i in region:
+            used |= self.names(i)
+            if self.all[i].opname == "LOAD_FAST_AND_CLEAR":
+                own |= self.names(i)
+            read |= self.names(i) - own - self.stored(i)
+        return self._cut(region.start, read, used)
 
     def _cut(self, at: int, read: Set[str], used: Set[str]) -> _Cut:
         shared = {*self.code.co_cellvars, *self.code.co_freevars}
@@ -294,18 +371,27 @@ def _function(
     return _assembled(code, enter + body, changed)
 
 
-def _part(code: types.CodeType, begin: _Cut, end: int) -> types.CodeType:
-    """The part of a function from `begin` to `end`, which leaves one value there."""
+def _part(code: types.CodeType, begin: _Cut, region: _Region) -> types.CodeType:
+    """The part of a function from `begin`, at the start of a region, which returns its value."""
     body = bytecode.cleaned_instructions(code)
+    for i in region.inner:
+        body[i].exn_tab_entry = None  # it would restore variables of the whole function
     enter, changed = _entered(code, body, begin)
-    _insert(body, range(end, end), [_new("RETURN_VALUE")])
+    leave = []
+    for name in reversed(region.saved):
+        leave += [_new("SWAP", arg=2), _new("STORE_FAST", argval=name)]
+    end = region.inner.stop
+    _insert(body, range(end, end), [*leave, _new("RETURN_VALUE")])
     return _assembled(code, enter + body, changed)
 
 
-def _with_call(code: types.CodeType, begin: _Cut, end: int, part: types.CodeType) -> types.CodeType:
-    """A function with a call of `part` in place of that part."""
+def _with_call(
+    code: types.CodeType, begin: _Cut, region: _Region, part: types.CodeType
+) -> types.CodeType:
+    """A function with a call of `part` in place of a region."""
     body = bytecode.cleaned_instructions(code)
-    _insert(body, range(begin.at, end), _call(begin, part))
+    kept = [body[i] for i in region.kept]
+    _insert(body, range(begin.at, region.stop), _call(begin, part) + kept)
     return _assembled(code, body, {})
 
 

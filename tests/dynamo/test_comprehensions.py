@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +22,18 @@ def _enumerated(self: Any, x: Tensor, parts: Tensor) -> Tensor:
     y = self.fc(x)
     self.logged = [(i, p.item()) for i, p in enumerate(parts)]
     return self.layers[0](y).sin()
+
+
+def _named(self: Any, x: Tensor, parts: Tensor) -> Tensor:
+    y = self.fc(x)
+    named = {f"part {i}": p.item() for i, p in enumerate(parts)}
+    return self.layers[1](y) * named["part 1"]
+
+
+def _nested(self: Any, x: Tensor, parts: Tensor) -> Tensor:
+    y, i = self.fc(x), 3
+    table = [[p.item() * k for k, _ in enumerate(self.layers)] for i, p in enumerate(parts)]
+    return self.layers[0](y) * table[1][1] + i
 
 
 def _zipped(self: Any, x: Tensor, parts: Tensor) -> Tensor:
@@ -50,9 +61,7 @@ def _in_closure(self: Any, x: Tensor, parts: Tensor) -> Tensor:
     return self.layers[1](y) * greatest(0.5)
 
 
-INLINED = sys.version_info >= (3, 12)
-"""Python has no frames for comprehensions of lists from 3.12 on, and torch handles them by itself."""
-FORWARDS = [_list, _generated, _twice, _in_closure, *([] if INLINED else [_enumerated, _zipped])]
+FORWARDS = [_list, _zipped, _enumerated, _named, _nested, _generated, _twice, _in_closure]
 
 
 def _steps(model: Any) -> list[Tensor]:
