@@ -34,6 +34,8 @@ def take_assigned_data(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Ass
     assigned: dict[Any, fx.Node] = {}
     for argument in arguments:
         nodes = [user for user in argument.users if _assigns(user, argument)]
+        if nodes:  # torch 2.14 puts the example value of before there
+            argument.meta["example_value"] = nodes[-1].meta["example_value"]
         if argument in outputs or not all(_can_be_output(gm, node, arguments) for node in nodes):
             continue
         given = example_inputs[arguments[argument]]
@@ -76,7 +78,7 @@ def _differ_in_size(node: Any, given: Tensor) -> bool:
 
 
 def _assigns(node: fx.Node, argument: fx.Node) -> bool:
-    return node.target is torch.Tensor.set_ and node.args[0] is argument
+    return node.target in _ASSIGNMENTS and node.args[0] is argument
 
 
 def _can_be_output(gm: fx.GraphModule, node: fx.Node, arguments: dict[fx.Node, int]) -> bool:
@@ -111,7 +113,7 @@ def _with_gradient(value: fx.Node, argument: fx.Node) -> fx.Node:
 
 def drop_own_data(gm: fx.GraphModule) -> None:
     """Remove assignments of what `.data` is already: `x.data = x.data.to(device)`."""
-    for node in gm.graph.find_nodes(op="call_function", target=torch.Tensor.set_):
+    for node in [node for node in gm.graph.nodes if node.target in _ASSIGNMENTS]:
         argument, *given = node.args
         fake = value_of(given[0]) if len(given) == 1 else None
         # The example value of the argument has the memory of what is assigned.
@@ -121,6 +123,8 @@ def drop_own_data(gm: fx.GraphModule) -> None:
     gm.recompile()
 
 
+_ASSIGNMENTS = (torch.Tensor.set_, getattr(torch.ops.aten, "shallow_copy_data_", None))
+"""Up to torch 2.13, and from 2.14 on."""
 _SAME_DATA = (torch._C._autograd._get_data_attr, Tensor.detach, "detach")
 
 

@@ -135,13 +135,13 @@ def _probe_number(trial: Trial) -> bool:
 @patch(
     "numbers read from arguments",
     "A number that is read from integers that are given is captured, once for all numbers.",
-    {(2, 13): "torch._dynamo.variables.tensor:TensorVariable.method_item"},
+    {(2, 13): "torch._dynamo.variables.tensor:TensorVariable.call_method"},
     probe=_probe_number,
     needed_by=None,
 )
-def _item(item: Callable[..., Any], self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-    number = None if args or kwargs else _number(tx, self)
-    return item(self, tx, *args, **kwargs) if number is None else number
+def _item(call: Callable[..., Any], self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+    number = _number(tx, self) if name == "item" and not args and not kwargs else None
+    return call(self, tx, name, args, kwargs) if number is None else number
 
 
 def _number(tx: Any, tensor: Any) -> VariableTracker | None:
