@@ -108,7 +108,7 @@ class Patch(Row):
             return
         # Several rows may replace one function, one around the other: a row that is turned off stays
         # in its place and calls the original.
-        static = isinstance(inspect.getattr_static(owner, name), (staticmethod, classmethod))
+        static = isinstance(inspect.getattr_static(owner, name, None), (staticmethod, classmethod))
         setattr(owner, name, staticmethod(made) if static else made)
         self.put = functools.partial(setattr, self, "_active", True)
         self.take_back = functools.partial(setattr, self, "_active", False)
