@@ -1,0 +1,70 @@
+"""Breaks the graph at a hook of a tensor that differentiates, as equilibrium models solve for their gradient.
+
+Such a hook runs while the backward pass of what follows it does. Dynamo would put both into one piece, whose
+outputs share one backward pass: the hook would ask for a second one.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ortmodule_py.dynamo.patches.probes import Trial
+from ortmodule_py.dynamo.patches.table import break_graph, patch
+
+
+class _Equilibrium(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.full((3,), 0.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = torch.tanh(x * self.weight)
+        start = z.clone().detach().requires_grad_()
+        again = torch.tanh(start * self.weight)
+
+        def solve(gradient: Tensor) -> Tensor:
+            (found,) = torch.autograd.grad(again, start, gradient, retain_graph=True)
+            return gradient + found
+
+        z.register_hook(solve)
+        return z * self.weight
+
+
+def _probe(trial: Trial) -> bool:
+    return trial(_Equilibrium, (torch.ones(3),))
+
+
+@patch(
+    "hooks_that_differentiate",
+    "Hooks of tensors that call `torch.autograd.grad` work.",
+    {(2, 13): "torch._dynamo.variables.tensor:TensorVariable.method_register_hook"},
+    probe=_probe,
+    needed_by=None,
+)
+def _register(register: Callable[..., Any], self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+    hook = args[0] if args else kwargs.get("hook")
+    get_code = getattr(hook.realize() if hook is not None else None, "get_code", None)
+    if get_code is not None and any(map(_differentiates, _codes(get_code()))):
+        break_graph(
+            "a hook of a tensor differentiates",
+            "What it differentiates must have a backward pass apart from that of what follows.",
+        )
+    return register(self, tx, *args, **kwargs)
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """The code and that of the functions in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _codes(constant)
+
+
+def _differentiates(code: types.CodeType) -> bool:
+    names = {*code.co_names, *code.co_freevars}
+    return "backward" in names or {"autograd", "grad"} <= names
