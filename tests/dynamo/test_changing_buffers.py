@@ -22,7 +22,7 @@ class Neuron(nn.Module):
         self.membrane = torch.zeros_like(self.membrane)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.membrane.shape == x.shape:
+        if self.membrane.shape != x.shape:
             self.membrane = torch.zeros_like(x)
         self.membrane = 0.9 * self.membrane + x
         return torch.sigmoid(5 * (self.membrane - 1))

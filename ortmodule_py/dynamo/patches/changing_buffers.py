@@ -38,6 +38,8 @@ _seen: weakref.WeakKeyDictionary[nn.Module, dict[str, _Sizes]] = weakref.WeakKey
 
 
 class _State(nn.Module):
+    state: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("state", torch.zeros(2, 3))
@@ -62,7 +64,7 @@ def _probe(trial: Trial) -> bool:
 )
 def _is_static(ask: Callable[..., Any], tensor: Any, is_tensor: bool, tensor_source: Any) -> Any:
     found = ask(tensor, is_tensor, tensor_source)
-    holder = getattr(tensor_source, "base", None)
+    holder: Any = getattr(tensor_source, "base", None)
     of_torch = tensor_source.guard_source.is_unspecialized_builtin_nn_module()
     of_module = isinstance(holder, UnspecializedParamBufferSource) and holder.member == "_buffers"
     if not of_module or of_torch or not is_tensor:

@@ -100,6 +100,8 @@ def _rounded(expr: sympy.Expr) -> str:
             raise CannotLower(f"size expression {expr} goes through floating point numbers")
         size, fraction = found
         a, b = size * fraction.numerator, sympy.Integer(fraction.denominator)
+        if fraction.denominator == 1:
+            return dim_text(a)  # an integer already, as in `int(np.ceil(n / 2))`
     if kind == "TruncToInt" and not (a.is_nonnegative and b.is_positive):
         raise CannotLower(f"size expression {expr} truncates a value that may be negative")
     division = "CeilDiv" if kind == "CeilToInt" else "FloorDiv"

@@ -1,0 +1,242 @@
+"""Captures functions of `math` and numpy of numbers, once for all values of those that change.
+
+Of `math`, Dynamo knows symbolic forms of few functions. Any other takes its numbers as constants, so that a
+schedule as `math.exp(-step / 10)`, or the size in `math.log(len(x))`, would be a capture for each value. Functions
+of numpy it computes on tensors, for which it takes all numbers as constants, and where a size or an `int` is made
+of the result it breaks the graph.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch._dynamo.variables import ConstantVariable, SymNodeVariable, UserFunctionVariable
+from torch._dynamo.variables.base import VariableTracker
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+from ortmodule_py.dynamo.patches.numpy_numbers import of_numpy
+from ortmodule_py.dynamo.patches.probes import Trial
+from ortmodule_py.dynamo.patches.table import patch
+
+_LARGEST_EXPONENT = math.log(1.7e308)
+_LN_2, _LN_10 = math.log(2), math.log(10)
+_REST_OF_E = 5.3180815e-17
+"""How far e is from `math.e`, over e."""
+
+# ---- by functions that Dynamo knows: their conditions are guards -----------------------------------
+
+
+def _exp(x: float) -> float:
+    if x > _LARGEST_EXPONENT:
+        raise OverflowError("math range error")
+    power: float = math.e ** float(x)
+    return power + power * (x * _REST_OF_E)
+
+
+def _expm1(x: float) -> float:
+    return _exp(x) - 1.0
+
+
+def _log(x: float, base: float | None = None) -> float:
+    if x <= 0:
+        raise ValueError("math domain error")
+    found = math.log2(float(x)) * _LN_2
+    return found if base is None else found / _log(base)
+
+
+def _log10(x: float) -> float:
+    return _log(x) / _LN_10
+
+
+def _log1p(x: float) -> float:
+    return _log(1.0 + x)
+
+
+def _pow(x: float, y: float) -> float:
+    result: float = float(x) ** float(y)
+    return result
+
+
+def _fabs(x: float) -> float:
+    return abs(float(x))
+
+
+def _hypot(x: float, y: float) -> float:
+    return math.sqrt(float(x) ** 2 + float(y) ** 2)
+
+
+_OF_MATH: dict[Any, Callable[..., float]] = {
+    math.exp: _exp,
+    math.expm1: _expm1,
+    math.log: _log,
+    math.log10: _log10,
+    math.log1p: _log1p,
+    math.pow: _pow,
+    math.fabs: _fabs,
+    math.hypot: _hypot,
+}
+
+
+def _np_sqrt(x: float) -> float:
+    return math.sqrt(float(x)) if x >= 0 else math.nan
+
+
+def _np_exp(x: float) -> float:
+    return math.inf if x > _LARGEST_EXPONENT else _exp(x)
+
+
+def _np_log(x: float) -> float:
+    if x <= 0:
+        return -math.inf if x == 0 else math.nan
+    return _log(x)
+
+
+def _np_log2(x: float) -> float:
+    if x <= 0:
+        return -math.inf if x == 0 else math.nan
+    return math.log2(float(x))
+
+
+def _np_log10(x: float) -> float:
+    return _np_log(x) / _LN_10
+
+
+_KEEPS_INTEGERS = isinstance(np.ceil(3), np.integer)
+"""Whether numpy rounds an integer to an integer, as from 2.1 on."""
+
+
+def _np_ceil(x: float) -> float:
+    return x if isinstance(x, int) and _KEEPS_INTEGERS else float(math.ceil(x))
+
+
+def _np_floor(x: float) -> float:
+    return x if isinstance(x, int) and _KEEPS_INTEGERS else float(math.floor(x))
+
+
+def _np_maximum(x: float, y: float) -> float:
+    greater = max(x, y)
+    return greater if isinstance(x, int) and isinstance(y, int) else float(greater)
+
+
+def _np_minimum(x: float, y: float) -> float:
+    less = min(x, y)
+    return less if isinstance(x, int) and isinstance(y, int) else float(less)
+
+
+def _np_clip(x: float, low: float, high: float) -> float:
+    return _np_minimum(_np_maximum(x, low), high)
+
+
+def _np_prod(factors: Sequence[float]) -> float:
+    product: float = 1
+    for factor in factors:
+        product = product * factor
+    return product
+
+
+_OF_NUMPY: dict[Any, Callable[..., float]] = {
+    np.abs: lambda x: abs(x),
+    np.ceil: _np_ceil,
+    np.clip: _np_clip,
+    np.cos: lambda x: math.cos(float(x)),
+    np.exp: _np_exp,
+    np.floor: _np_floor,
+    np.log: _np_log,
+    np.log10: _np_log10,
+    np.log2: _np_log2,
+    np.maximum: _np_maximum,
+    np.minimum: _np_minimum,
+    np.prod: _np_prod,
+    np.sin: lambda x: math.sin(float(x)),
+    np.sqrt: _np_sqrt,
+    np.square: lambda x: x * x,
+    np.tanh: lambda x: math.tanh(float(x)),
+}
+
+
+def _is_symbol(value: VariableTracker) -> bool:
+    if not isinstance(value, SymNodeVariable):
+        return False
+    return not isinstance(value.sym_num, torch.SymBool) and not free_unbacked_symbols(value.sym_num)
+
+
+def _is_number(value: VariableTracker) -> bool:
+    constant = isinstance(value, ConstantVariable) and type(value.value) in (int, float)
+    return constant or _is_symbol(value)
+
+
+# ---- functions of math -----------------------------------------------------------------------------
+
+
+def _probe_math(trial: Trial) -> bool:
+    def faded(x: Tensor, t: float) -> Tensor:
+        return x * math.exp(-t) + math.log(t) + math.log(len(x))
+
+    given = ((torch.ones(rows), 0.5 * rows) for rows in (3, 4, 5, 6, 7))
+    return trial(lambda: faded, *given) and trial.captures <= 2
+
+
+@patch(
+    "functions of math",
+    "`math.exp`, `math.log` and others of numbers that change need no new capture.",
+    {(2, 13): "torch._dynamo.variables.torch:TorchInGraphFunctionVariable.call_function"},
+    probe=_probe_math,
+    needed_by=None,
+)
+def _call(call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    formula = _OF_MATH.get(self.value) if callable(self.value) else None
+    if formula is not None and args and not kwargs:
+        given = [arg.realize() for arg in args]
+        if all(map(_is_number, given)) and any(map(_is_symbol, given)):
+            return UserFunctionVariable(formula).call_function(tx, given, {})
+    return call(self, tx, args, kwargs)
+
+
+# ---- functions of numpy ----------------------------------------------------------------------------
+
+
+def _probe_numpy(trial: Trial) -> bool:
+    def flat(x: Tensor, t: float) -> Tensor:
+        return x.reshape(int(np.prod(x.shape))) * np.exp(-t) / np.sqrt(len(x))
+
+    given = ((torch.ones(rows, 2), 0.5 * rows) for rows in (3, 4, 5, 6, 7))
+    return trial(lambda: flat, *given) and trial.captures <= 2
+
+
+@patch(
+    "functions of numpy",
+    "`np.prod(x.shape)`, `np.exp` and others of numbers are numbers, and need no new capture for others.",
+    {(2, 13): "torch._dynamo.variables.misc:NumpyVariable.call_function"},
+    probe=_probe_numpy,
+    needed_by=None,
+)
+def _call_numpy(call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    found = _number(tx, self.value, args) if args and not kwargs else None
+    return call(self, tx, args, kwargs) if found is None else found
+
+
+def _number(tx: Any, function: Any, args: Any) -> VariableTracker | None:
+    """The result for numbers; None for other functions and arguments."""
+    formula = _OF_NUMPY.get(function) if callable(function) else None
+    if formula is None:
+        return None
+    given = [arg.realize() for arg in args]
+    numbers = given
+    if function is np.prod:
+        items = given[0].items if isinstance(given[0], _LISTS) and len(given) == 1 else []
+        numbers = [item.realize() for item in items]
+    if not numbers or not all(map(_is_number, numbers)):
+        return None
+    if any(map(_is_symbol, numbers)):
+        return of_numpy(UserFunctionVariable(formula).call_function(tx, given, {}))
+    values = [number.as_python_constant() for number in numbers]
+    result = function(values) if function is np.prod else function(*values)
+    return of_numpy(ConstantVariable.create(result.item()))
+
+
+_LISTS = torch._dynamo.variables.lists.BaseListVariable
