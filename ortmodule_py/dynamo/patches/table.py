@@ -251,6 +251,8 @@ def _misfit(replacement: Callable[..., Any], original: Callable[..., Any], path:
         for p in inspect.signature(replacement).parameters.values()
         if p.kind is p.POSITIONAL_OR_KEYWORD
     ][1:]
+    if not wanted:  # it takes the function's arguments whatever they are, even those of a builtin
+        return ""
     try:
         given = list(inspect.signature(original).parameters)
     except (TypeError, ValueError):
