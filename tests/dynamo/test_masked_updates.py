@@ -161,6 +161,43 @@ def test_each_place_has_a_value_of_its_own(forward: Callable[..., Tensor]) -> No
     assert report["compiled"] and not report["eager_pieces"], report
 
 
+def _nearest(self: Any, x: Tensor) -> Tensor:
+    """The distances of farthest point sampling."""
+    y = self.fc(x)
+    distances = torch.full_like(y, 0.3)
+    for shift in (0.0, 0.2, -0.1):
+        found = (y - shift) ** 2
+        mask = found < distances
+        distances[mask] = found[mask]
+    return distances
+
+
+def _rows_of_another(self: Any, x: Tensor) -> Tensor:
+    y, z, mask = self.fc(x) * 1, x.sin(), x[:, 2] > 0
+    y[mask] = z[mask]
+    return y.cos()
+
+
+def _indices_of_another(self: Any, x: Tensor) -> Tensor:
+    order = self.fc(x).argsort(1)
+    first = order[:, :1].repeat(1, 4)
+    late = order > 1
+    order[late] = first[late]
+    return self.fc(x).gather(1, order)
+
+
+@pytest.mark.parametrize("forward", [_nearest, _rows_of_another, _indices_of_another])
+def test_the_same_places_of_another_tensor(forward: Callable[..., Tensor]) -> None:
+    def step(model: Any) -> list[Tensor]:
+        found = []
+        for rows in (5, 6, 7, 5):
+            found.append(model(torch.linspace(-1, 1, rows * 4).view(4, rows).mT.contiguous()))
+            found[-1].square().sum().backward()
+        return found
+
+    assert_whole(as_in_eager(Calls(forward), step))
+
+
 def test_another_number_of_values_is_an_error() -> None:
     def forward(self: Any, x: Tensor, mask: Tensor) -> Tensor:
         y = self.fc(x) * 1

@@ -48,7 +48,7 @@ def _probe(trial: Trial) -> bool:
 )
 def _step(step: Callable[..., Any], self: Any) -> Any:
     position = self.instruction_pointer
-    if position is None or _symbol(self.instructions[position]) != "[]":
+    if position is None or symbol_of(self.instructions[position]) != "[]":
         return step(self)
     update = _update_at(self, position)
     if update is None or not _is_masked(*self.stack[-4:]):
@@ -63,7 +63,8 @@ def _step(step: Callable[..., Any], self: Any) -> Any:
     return True
 
 
-def _symbol(instruction: Any) -> str | None:
+def symbol_of(instruction: Any) -> str | None:
+    """The operator of an instruction, `[]` for an index."""
     if instruction.opname == "BINARY_OP":
         return _SYMBOLS[instruction.arg]
     return _NAMED.get(instruction.opname)
@@ -75,7 +76,7 @@ def _update_at(tx: Any, position: int) -> tuple[str, float] | None:
     if [i.opname for i in following[2:]] != _STORED or len(tx.stack) < 4:
         return None
     load, operation, *_ = following
-    symbol, number = _symbol(operation), _number(tx, load)
+    symbol, number = symbol_of(operation), _number(tx, load)
     # Elements outside of the mask have a gradient of 0 times the number.
     if symbol not in ("+=", "-=", "*=", "/=") or number is None or not math.isfinite(number):
         return None
