@@ -26,6 +26,7 @@ _NAMED = {
     "INPLACE_MULTIPLY": "*=",
     "INPLACE_TRUE_DIVIDE": "/=",
 }
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _STORED = [*(["SWAP", "SWAP"] if _SYMBOLS else ["ROT_THREE"]), "STORE_SUBSCR"]
 
 
@@ -51,7 +52,7 @@ def _step(step: Callable[..., Any], self: Any) -> Any:
     if position is None or symbol_of(self.instructions[position]) != "[]":
         return step(self)
     update = _update_at(self, position)
-    if update is None or not _is_masked(*self.stack[-4:]):
+    if update is None or not _is_masked(update, *self.stack[-4:]):
         return step(self)
     try:
         operands = [*self.stack[-4:-2], *map(ConstantVariable.create, update)]
@@ -93,8 +94,8 @@ def _number(tx: Any, load: Any) -> float | None:
     return known if type(known) in (int, float) else None
 
 
-def _is_masked(tensor: Any, mask: Any, *again: Any) -> bool:
-    """Whether a mask selects elements of a tensor of floats."""
+def _is_masked(update: tuple[str, float], tensor: Any, mask: Any, *again: Any) -> bool:
+    """Whether a mask selects elements of a tensor of floats, or of integers that remain some."""
     if [id(value) for value in again] != [id(tensor), id(mask)]:
         return False
     tensor, mask = tensor.realize(), mask.realize()
@@ -102,7 +103,9 @@ def _is_masked(tensor: Any, mask: Any, *again: Any) -> bool:
         return False
     x, chosen = (value.as_proxy().node.meta["example_value"] for value in (tensor, mask))
     same = 0 < chosen.dim() <= x.dim() and tuple(x.shape[: chosen.dim()]) == tuple(chosen.shape)
-    return bool(same and chosen.dtype is torch.bool and x.is_floating_point())
+    symbol, number = update
+    whole = x.dtype in _INTEGERS and type(number) is int and symbol != "/="
+    return bool(same and chosen.dtype is torch.bool and (x.is_floating_point() or whole))
 
 
 def _update(x: Tensor, mask: Tensor, symbol: str, number: float) -> None:
