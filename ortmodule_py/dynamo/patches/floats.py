@@ -16,7 +16,14 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statica
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
-from ortmodule_py.base.changing_numbers import SIZE, call_name, changes, value_now, values_in
+from ortmodule_py.base.changing_numbers import (
+    SIZE,
+    call_name,
+    changes,
+    has_float,
+    value_now,
+    values_in,
+)
 from ortmodule_py.base.errors import origin_of
 from ortmodule_py.dynamo.patches.probes import Trial
 from ortmodule_py.dynamo.patches.table import break_graph, capturing_compiler, patch
@@ -57,9 +64,11 @@ def _watched(
         compiler.log.report_specialized(SIZE, origin_of(node), values_in(args[1]))
     of_numbers = node.target in ARITHMETIC and not any(isinstance(a, Tensor) for a in args)
     read = any(map(free_unbacked_symbols, given))
-    if not of_numbers and not read and not compiler.log.has_captured(origin_of(node)):
+    of_floats = any(has_float(value.node.expr) for value in given)
+    known = of_numbers or read or compiler.log.has_captured(origin_of(node))
+    if of_floats and not known:
         # Other modules of this class had other values. This module's may never change, and calls with
-        # constants can be fused.
+        # constants can be fused. Numbers that follow from sizes of a batch do change.
         args, kwargs = pytree.tree_map(_fixed, (args, kwargs))
         return run_node(tracer, node, args, kwargs, nnmodule)
     if rewrite_for(node.target, args, kwargs, compiler.options.torch_rng) is not None:
