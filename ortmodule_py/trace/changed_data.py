@@ -101,6 +101,20 @@ class Wholes:
         self._known.clear()
 
 
+def is_forgotten_behind(call: fx.Node, operand: Any) -> bool:
+    """Whether nothing reads the memory of an operand behind a call, so that no one sees what the call writes there."""
+    example = operand.meta.get("example_value") if isinstance(operand, fx.Node) else None
+    if not _has_storage(example):
+        return False
+    sharing = [node for node in call.graph.nodes if _shares(node, example)]
+    return not any(
+        node.op in ("placeholder", "get_attr")
+        or node is call
+        or any(user is not call and not user < call for user in node.users)
+        for node in sharing
+    )
+
+
 def _has_storage(example: Any) -> bool:
     if not isinstance(example, Tensor) or is_traceable_wrapper_subclass(example):
         return False

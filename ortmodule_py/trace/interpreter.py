@@ -16,7 +16,7 @@ from ortmodule_py.base.changing_numbers import Fixed, call_name, changes, value_
 from ortmodule_py.base.errors import CannotLower, Origin, origin_of
 from ortmodule_py.base.torch_state import thread_state
 from ortmodule_py.trace import gradient_effects, record
-from ortmodule_py.trace.changed_data import Whole, Wholes, with_gradient_of
+from ortmodule_py.trace.changed_data import Whole, Wholes, is_forgotten_behind, with_gradient_of
 from ortmodule_py.trace.decompositions import float_arguments
 from ortmodule_py.trace.drawn_numbers import in_eager_type
 from ortmodule_py.trace.gradient_effects import GradMode
@@ -173,6 +173,8 @@ class _PieceInterpreter(fx.Interpreter):
         self.tag = tag
         self.follow_grad_mode = follow_grad_mode and trace.grad_enabled
         self.of_function = False
+        self.own: set[int] = set()
+        """Storages of arguments of a function, by example, that it may change: nothing else reads them."""
         """Whether this is the forward of an autograd.Function: only its backward passes gradients."""
         self.grad_mode = GradMode(trace.initial_grad_mode)
         self.origin: Origin = ("", "")
@@ -342,7 +344,14 @@ class _PieceInterpreter(fx.Interpreter):
             raise CannotLower(_CHANGES_INPUTS, self.origin)
         body = self._nested(forward, self.tag, False)
         body.of_function = self.trace.grad_enabled
-        outs, saved = body.run(*operands)
+        given = list(operands)
+        for i, placeholder in enumerate(forward.graph.find_nodes(op="placeholder")):
+            example = placeholder.meta.get("example_value")
+            changed = isinstance(example, Tensor) and example._version > 0
+            if changed and is_forgotten_behind(self._node, self._node.args[i + 2]):
+                given[i] = given[i].clone()
+                body.own.add(record.storage_key(example))
+        outs, saved = body.run(*given)
         single = not isinstance(outs, (tuple, list))
         outs = [outs] if single else list(outs)
         apart = set(kwargs.get("non_differentiable_idx", ()))
@@ -492,10 +501,8 @@ class _PieceInterpreter(fx.Interpreter):
             if isinstance(example, Tensor) and is_expanded(example):
                 raise CannotLower("an expanded tensor is changed in place", self.origin)
             if self.of_function:
-                if (
-                    not isinstance(example, Tensor)
-                    or record.storage_key(example) in self._storages_with_gradient()
-                ):
+                refused = self._storages_with_gradient() - self.own
+                if not isinstance(example, Tensor) or record.storage_key(example) in refused:
                     raise CannotLower(_CHANGES_INPUTS, self.origin)
                 continue
             if not self.follow_grad_mode:

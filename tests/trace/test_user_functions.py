@@ -267,6 +267,31 @@ def test_a_function_that_changes_a_detached_value() -> None:
     assert not _trained(lambda module, h: _of_detached(h.detach()) + h)
 
 
+def _sparsest(ctx: Any, x: Tensor) -> Tensor:
+    """The scores less their maximum, as copies of sparsemax write it."""
+    x -= x.max(-1, keepdim=True)[0]
+    ctx.save_for_backward(x)
+    return x.clamp(min=-0.5) * 1
+
+
+_of_scores = _function(_sparsest, lambda ctx, grad: grad * (ctx.saved_tensors[0] > -0.5) * 2)
+
+
+def test_a_function_that_changes_a_value_that_nothing_else_reads() -> None:
+    assert not _trained(lambda module, h: _of_scores(h * 2) + h)
+    assert not _trained(lambda module, h: _of_scores(module.fc(h).mT * 3).mT * h.sin())
+
+
+def test_a_function_that_changes_a_value_that_is_read_later() -> None:
+    def read_by_a_view(module: Any, h: Tensor) -> Tensor:
+        scores = h * 2
+        first = scores[:1]
+        return _of_scores(scores) + first  # type: ignore[no-any-return]
+
+    (left,) = _trained(read_by_a_view)
+    assert "changes its inputs in place" in left
+
+
 _scale = torch.ones(4, requires_grad=True)
 _scaled = _function(lambda ctx, x: x * _scale, _double)
 
