@@ -184,6 +184,30 @@ def test_a_flag_in_a_buffer() -> None:
     _whole(as_in_eager(module, step), 2)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.int16])
+def test_a_first_batch_that_initializes(dtype: torch.dtype) -> None:
+    """As normalizing flows do: the flag is an item of a buffer."""
+
+    def normalized(m: Any, x: Tensor) -> Tensor:
+        y: Tensor = m.fc(x)
+        if m.initialized.item() == 0:
+            with torch.no_grad():
+                m.shift.copy_(-y.mean(0))
+            m.initialized.fill_(1)
+        return y + m.shift
+
+    module = Calls(normalized)
+    module.register_buffer("initialized", torch.tensor(0).to(dtype))
+    module.register_buffer("shift", torch.zeros(4))
+
+    def step(model: Any) -> list[Tensor]:
+        results = [model(torch.randn(rows, 4)) for rows in (3, 4, 5, 6)]
+        sum(result.square().sum() for result in results).backward()
+        return results
+
+    _whole(as_in_eager(module, step), 2)
+
+
 def test_one_hot_of_as_many_classes_as_there_are() -> None:
     def averaged(self: Any, x: Tensor, index: Tensor) -> Tensor:
         member = F.one_hot(index).float()

@@ -22,6 +22,7 @@ from ortmodule_py.dynamo.patches.conditions import decide
 from ortmodule_py.dynamo.patches.probes import Trial
 from ortmodule_py.dynamo.patches.table import capturing_compiler, patch
 
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _CAPTURES = 4
 """Captures of a line that reads a number before the graph breaks there: its values decide what is captured."""
 
@@ -146,9 +147,12 @@ def _item(call: Callable[..., Any], self: Any, tx: Any, name: str, args: Any, kw
 
 def _number(tx: Any, tensor: Any) -> VariableTracker | None:
     fake = _fake(tensor)
-    if fake.dtype not in (torch.int64, torch.int32) or fake.numel() != 1:
+    if fake.numel() != 1:
         return None
-    return _read(tx, tensor, int)
+    if fake.dtype is torch.bool:
+        outcome = _outcome(tx, tensor)
+        return None if outcome is None else ConstantVariable.create(outcome)
+    return _read(tx, tensor, int) if fake.dtype in _INTEGERS else None
 
 
 def _read(tx: Any, tensor: Any, read: Callable[[Tensor], int]) -> VariableTracker | None:
