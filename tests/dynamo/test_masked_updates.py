@@ -208,6 +208,29 @@ def test_the_same_places_of_another_tensor(forward: Callable[..., Tensor]) -> No
     assert_whole(as_in_eager(Calls(forward), step))
 
 
+def test_values_of_another_type_are_an_error() -> None:
+    def wrong(self: Any, x: Tensor) -> Tensor:
+        y, z, mask = self.fc(x) * 1, x.double(), x > 0
+        y[mask] = z[mask]
+        return y
+
+    def step(model: nn.Module) -> str:
+        with pytest.raises(RuntimeError, match="dtypes match") as caught:
+            model(torch.ones(3, 4))
+        return type(caught.value).__name__
+
+    as_in_eager(Calls(wrong), step)
+
+
+def test_a_number_of_another_type() -> None:
+    def converted(self: Any, x: Tensor) -> Tensor:
+        y = self.fc(x) * 1
+        y[x > 0] = x.double().mean()
+        return y
+
+    assert_whole(as_in_eager(Calls(converted), lambda model: model(torch.randn(3, 4))))
+
+
 def test_another_number_of_values_is_an_error() -> None:
     def forward(self: Any, x: Tensor, mask: Tensor) -> Tensor:
         y = self.fc(x) * 1

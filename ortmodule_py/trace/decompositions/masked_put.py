@@ -26,6 +26,8 @@ def masked_put(
     masks = [(at, index) for at, index in enumerate(indices) if index is not None]
     if accumulate or len(masks) != 1 or masks[0][1].dtype is not torch.bool:
         return NotImplemented
+    if values.dim() > 0 and values.dtype is not self.dtype:
+        return NotImplemented  # an error of torch's
     at, mask = masks[0]
     behind = self.dim() - at - mask.dim()
     shape = list(values.shape)
