@@ -342,6 +342,7 @@ class _PieceInterpreter(fx.Interpreter):
         forward, backward, *operands = args
         if kwargs.get("dirty_idx"):
             raise CannotLower(_CHANGES_INPUTS, self.origin)
+        assert self._node is not None
         body = self._nested(forward, self.tag, False)
         body.of_function = self.trace.grad_enabled
         given = list(operands)

@@ -477,7 +477,7 @@ def _() -> Report:
 
 @_case("numbers that change, such as schedules")
 def _() -> Report:
-    return _calls(lambda self, x, t: self.fc(x) * t, _rows_of(4), lambda i: 0.1 + 0.2 * i)
+    return _calls(lambda m, x, t: m.fc(x) * np.exp(-t) / len(x), _rows_of(4), lambda i: 0.2 * i)
 
 
 @_case("`random.random()`, `random.uniform(...)`")
