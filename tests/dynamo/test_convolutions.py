@@ -43,6 +43,16 @@ def test_batches_of_all_sizes_share_a_capture(name: str) -> None:
     assert_whole(as_in_eager(make(), _steps(size, torch.contiguous_format)), captures=1)
 
 
+class _OfSteps(nn.Conv1d):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.mT).mT
+
+
+def test_sequences_of_vectors() -> None:
+    step = _steps((9, 3), torch.contiguous_format)
+    assert_whole(as_in_eager(_OfSteps(3, 4, 3), step), captures=1)
+
+
 @pytest.mark.parametrize("of_weights", [False, True])
 def test_channels_last(of_weights: bool) -> None:
     """Results lie as in eager PyTorch."""

@@ -44,8 +44,11 @@ def _select(select: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _is_channels_last(tensor: Tensor) -> bool:
-    """Whether the channels of a pixel may lie side by side, without a guard."""
-    return _now(tensor.stride(1)) == 1 and _now(tensor.stride(-1)) > 1
+    """Whether the channels of a pixel may lie side by side, without a guard.
+
+    Sequences of torch's never do: it copies them first.
+    """
+    return tensor.dim() > 3 and _now(tensor.stride(1)) == 1 and _now(tensor.stride(-1)) > 1
 
 
 def _now(number: int | torch.SymInt) -> int:
