@@ -173,6 +173,22 @@ def test_results_are_numbers_of_numpy() -> None:
     assert_whole(as_in_eager(Calls(sized), _batches), captures=2)
 
 
+def test_types_of_tensors() -> None:
+    """Those of numbers of numpy are float64, those of Python's have the default type."""
+
+    def made(m: Any, x: Tensor, t: float) -> tuple[Tensor, ...]:
+        root, faded = np.sqrt(2.0), np.exp(-t)
+        wide = (torch.tensor(root), torch.tensor(1 - faded / 2), torch.as_tensor([faded, 1.0]))
+        sizes = (torch.tensor(np.prod(x.shape)), torch.tensor(np.ceil(x.shape[0] / 2)))
+        narrow = (torch.tensor(float(faded)), torch.tensor(math.exp(faded)), torch.tensor(t))
+        return (m.fc(x) * faded * root, *wide, *sizes, *narrow, torch.full((2,), float(root)))
+
+    def step(model: Any) -> list[Any]:
+        return [model(torch.randn(rows, 4), 0.1 * rows) for rows in (3, 4, 5, 6, 7)]
+
+    as_in_eager(Calls(made), step)
+
+
 def test_numbers_of_numpy_behind_a_graph_break() -> None:
     def sized(m: Any, x: Tensor) -> Tensor:
         total, half = np.prod(x.shape), np.ceil(x.shape[0] / 2)

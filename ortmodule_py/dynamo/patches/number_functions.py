@@ -19,7 +19,7 @@ from torch._dynamo.variables import ConstantVariable, SymNodeVariable, UserFunct
 from torch._dynamo.variables.base import VariableTracker
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from ortmodule_py.dynamo.patches.numpy_numbers import of_numpy
+from ortmodule_py.dynamo.patches.numpy_numbers import of_numpy, of_python
 from ortmodule_py.dynamo.patches.probes import Trial
 from ortmodule_py.dynamo.patches.table import patch
 
@@ -193,6 +193,7 @@ def _call(call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) 
     if formula is not None and args and not kwargs:
         given = [arg.realize() for arg in args]
         if all(map(_is_number, given)) and any(map(_is_symbol, given)):
+            given = [of_python(number) for number in given]
             return UserFunctionVariable(formula).call_function(tx, given, {})
     return call(self, tx, args, kwargs)
 

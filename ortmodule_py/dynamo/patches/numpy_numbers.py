@@ -6,6 +6,7 @@ Behind a graph break and as results they are numbers of numpy again, and their m
 from __future__ import annotations
 
 import copy
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch._dynamo.bytecode_transformation import create_call_function
-from torch._dynamo.variables import ConstantVariable, GetAttrVariable, UserFunctionVariable
+from torch._dynamo.variables import (
+    ConstantVariable,
+    GetAttrVariable,
+    SymNodeVariable,
+    UserFunctionVariable,
+)
 from torch._dynamo.variables.base import VariableTracker
 
 from ortmodule_py.dynamo.patches.probes import Trial
@@ -67,6 +73,67 @@ def _reconstruct(call: Callable[..., Any], self: Any, value: Any, allow_cache: b
     self.clear_tos()
 
 
+# ---- arithmetic, and tensors made of them ------------------------------------------------------------
+
+_ARITHMETIC = {
+    getattr(operator, name)
+    for name in (
+        *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos", "abs"),
+        *("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow"),
+    )
+} | {abs}
+_MADE = (torch.tensor, torch.as_tensor, torch.asarray)
+
+
+def _probe_arithmetic(trial: Trial) -> bool:
+    def shifted(x: Tensor, t: float) -> Tensor:
+        wide = torch.tensor(1 / np.sqrt(4)) + torch.as_tensor([-np.exp(t) * 2, 1.0])
+        return x + wide.to(torch.float32) * (2 if wide.dtype is torch.float64 else 3)
+
+    return trial(lambda: shifted, *((torch.ones(2), 0.5 * i) for i in range(3)))
+
+
+@patch(
+    "arithmetic on numbers of numpy",
+    "Arithmetic on a number of numpy makes one of numpy.",
+    {(2, 13): "torch._dynamo.variables.builtin:BuiltinVariable.call_function"},
+    probe=_probe_arithmetic,
+    needed_by=None,
+)
+def _compute(call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    result = call(self, tx, args, kwargs)
+    if self.fn in _ARITHMETIC and any(_numpy_type(arg) is not None for arg in args):
+        number = isinstance(result, (ConstantVariable, SymNodeVariable))
+        if number and result.python_type() in (int, float):
+            return of_numpy(result)
+    return of_python(result) if self.fn in (int, float) else result
+
+
+@patch(
+    "tensors of numbers of numpy",
+    "A tensor that is made of a number of numpy has its type.",
+    {(2, 13): "torch._dynamo.variables.torch:TorchInGraphFunctionVariable.call_function"},
+    probe=_probe_arithmetic,
+    needed_by=None,
+)
+def _make(call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    if self.value in _MADE and len(args) == 1 and "dtype" not in kwargs and _has_double(args[0]):
+        kwargs = {**kwargs, "dtype": VariableTracker.build(tx, torch.float64)}
+    return call(self, tx, args, kwargs)
+
+
+def _has_double(value: VariableTracker) -> bool:
+    value = value.realize()
+    if isinstance(value, torch._dynamo.variables.lists.BaseListVariable):
+        return any(map(_has_double, value.items))
+    return _numpy_type(value) is np.float64
+
+
+def of_python(number: VariableTracker) -> VariableTracker:
+    """The number, perhaps one of numpy, as one of Python."""
+    return number if _numpy_type(number) is None else _copied(number, None)
+
+
 # ---- methods ---------------------------------------------------------------------------------------
 
 
@@ -107,6 +174,7 @@ def _converted(tx: Any, number: VariableTracker, name: str, args: Any) -> Variab
         convert = int if wanted in _INTEGERS else float if wanted in _FLOATS else None
     if convert is None:
         return None
+    number = of_python(number)
     if isinstance(number, ConstantVariable):
         return of_numpy(ConstantVariable.create(convert(number.value)))
     function = (lambda x: int(x)) if convert is int else (lambda x: float(x))
