@@ -172,9 +172,9 @@ class _PieceInterpreter(fx.Interpreter):
         self.trace = trace
         self.tag = tag
         self.follow_grad_mode = follow_grad_mode and trace.grad_enabled
-        self.of_function = False
         self.own: set[int] = set()
         """Storages of arguments of a function, by example, that it may change: nothing else reads them."""
+        self.of_function = False
         """Whether this is the forward of an autograd.Function: only its backward passes gradients."""
         self.grad_mode = GradMode(trace.initial_grad_mode)
         self.origin: Origin = ("", "")
