@@ -42,19 +42,23 @@ def _probe(trial: Trial) -> bool:
 @patch(
     "hooks_that_differentiate",
     "Hooks of tensors that call `torch.autograd.grad` work.",
-    {(2, 13): "torch._dynamo.variables.tensor:TensorVariable.method_register_hook"},
+    {(2, 13): "torch._dynamo.variables.tensor:TensorVariable.call_method"},
     probe=_probe,
     needed_by=None,
 )
-def _register(register: Callable[..., Any], self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-    hook = args[0] if args else kwargs.get("hook")
+def _call(call: Callable[..., Any], self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+    if name == "register_hook":
+        _break_if_it_differentiates(args[0] if args else kwargs.get("hook"))
+    return call(self, tx, name, args, kwargs)
+
+
+def _break_if_it_differentiates(hook: Any) -> None:
     get_code = getattr(hook.realize() if hook is not None else None, "get_code", None)
     if get_code is not None and any(map(_differentiates, _codes(get_code()))):
         break_graph(
             "a hook of a tensor differentiates",
             "What it differentiates must have a backward pass apart from that of what follows.",
         )
-    return register(self, tx, *args, **kwargs)
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

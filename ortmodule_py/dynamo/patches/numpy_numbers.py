@@ -23,7 +23,7 @@ from torch._dynamo.variables import (
 from torch._dynamo.variables.base import VariableTracker
 
 from ortmodule_py.dynamo.patches.probes import Trial
-from ortmodule_py.dynamo.patches.table import break_graph, patch
+from ortmodule_py.dynamo.patches.table import LOAD_ATTRIBUTE, break_graph, patch
 
 _TYPE = "_ortmodule_numpy_type"
 _INTEGERS = (int, "int", np.int64, np.int32, "int64", "int32")
@@ -154,14 +154,34 @@ def _probe_methods(trial: Trial) -> bool:
     needed_by=None,
 )
 def _get(call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-    holder, name = args[0].realize(), args[1].as_python_constant()
+    method = _method_of(args[0].realize(), args[1].as_python_constant())
+    return call(self, tx, args, kwargs) if method is None else method
+
+
+@patch(
+    "loaded attributes of numbers of numpy",
+    "`np.ceil(n).astype(int)` is captured.",
+    {(2, 14): LOAD_ATTRIBUTE},
+    probe=_probe_methods,
+    needed_by=None,
+)
+def _load(load: Callable[..., Any], self: Any, attr: Any) -> None:
+    method = _method_of(self.stack[-1].realize(), attr)
+    if method is None:
+        load(self, attr)
+    else:
+        self.stack[-1] = method
+
+
+def _method_of(holder: Any, name: str) -> VariableTracker | None:
+    """A method of a number of numpy that is known here; None for other attributes and holders."""
     kind = _numpy_type(holder)
     if kind is not None and name in ("item", "astype"):
         return GetAttrVariable(holder, name)
     constant = kind is not None and isinstance(holder, ConstantVariable)
     if constant and hasattr(kind, name) and not hasattr(holder.value, name):
         break_graph(f"`{name}` of a number of numpy", "Dynamo knows numbers of Python.")
-    return call(self, tx, args, kwargs)
+    return None
 
 
 def _converted(tx: Any, number: VariableTracker, name: str, args: Any) -> VariableTracker | None:
