@@ -29,8 +29,9 @@ from ortmodule_py.inference.seeds import current_seed
 
 
 def _thread_count(value: Any) -> int:
+    """An integer of 32 bits; below 0 it means what 0 does."""
     count = as_int(value)
-    if count < 0:
+    if not -(1 << 31) <= count < 1 << 31:
         raise ValueError
     return count
 
@@ -155,7 +156,7 @@ class SessionOptions(CheckedOptions):
     def _engine_options(self) -> _inference.Options:
         """The same for the engine."""
         options = _inference.Options()
-        options.threads = self.intra_op_num_threads
+        options.threads = max(self.intra_op_num_threads, 0)
         if not self.use_per_session_threads:
             options.threads = global_thread_count()
         options.seed = current_seed() % (1 << 64)

@@ -222,14 +222,9 @@ _global_threads = 0
 def set_global_thread_pool_sizes(
     intra_op_num_threads: int = 0, inter_op_num_threads: int = 0
 ) -> None:
-    """Threads of each session with `use_per_session_threads = False`; 0 for one per core."""
+    """Threads of each session with `use_per_session_threads = False`; 0 or less: one per core."""
     global _global_threads
-    if intra_op_num_threads < 0 or inter_op_num_threads < 0:
-        raise InvalidArgument(
-            "[threads] a number of threads must not be negative, but found "
-            f"{intra_op_num_threads} and {inter_op_num_threads}"
-        )
-    _global_threads = int(intra_op_num_threads)
+    _global_threads = max(int(intra_op_num_threads), 0)
 
 
 def global_thread_count() -> int:

@@ -223,8 +223,10 @@ def test_threads() -> None:
         assert shared._session.threads == 2
     finally:
         ort.set_global_thread_pool_sizes()
-    with pytest.raises(TypeError, match="intra_op_num_threads must be an integer, but found -1"):
-        session_of(mlp(), intra_op_num_threads=-1)
+    automatic = [session_of(mlp(), intra_op_num_threads=n)._session.threads for n in (0, -1)]
+    assert automatic[0] == automatic[1]
+    with pytest.raises(TypeError, match="intra_op_num_threads must be an integer, but found 2147"):
+        session_of(mlp(), intra_op_num_threads=1 << 31)
 
 
 def test_profile(tmp_path: Path) -> None:
