@@ -27,8 +27,8 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kWithout
 }};
 
 bool may_exist(const OnnxNode& node) {
-  // onnxruntime's own domain has no list that all of its versions share.
-  if (node.domain.compare(0, 14, "com.microsoft") == 0 || node.domain == "com.ms.internal.nhwc")
+  // onnxruntime's own domains have no list that all of its versions share.
+  if (node.domain.starts_with("com.microsoft") || node.domain == "com.ms.internal.nhwc")
     return true;
   const std::pair<std::string_view, std::string_view> wanted{node.domain, node.op};
   return std::ranges::find(kWithoutRule, wanted) != kWithoutRule.end() ||

@@ -1,0 +1,120 @@
+"""Files that stock onnxruntime has optimized: com.microsoft's fused operators, and those of
+com.microsoft.nchwc, whose weights lie as its processor wants them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as stock
+import pytest
+from onnx import TensorProto, helper
+
+from ortmodule_py.inference import InferenceSession
+from tests.inference.models import model_bytes, weights, x_of
+
+LEVELS = {
+    "basic": stock.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "extended": stock.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    "all": stock.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+NCHWC = "com.microsoft.nchwc"
+node = helper.make_node
+
+
+def pooled() -> bytes:
+    """Channels that fill no block, a depthwise convolution, a sum, activations, windows."""
+    same: dict[str, Any] = {"pads": [1, 1, 1, 1]}
+    nodes = [
+        node("Conv", ["x", "k1", "b1"], ["c1"], strides=[2, 2], **same),
+        node("Relu", ["c1"], ["r1"]),
+        node("Conv", ["r1", "k2"], ["c2"], group=20, **same),
+        node("Clip", ["c2", "low", "high"], ["r2"]),
+        node("Conv", ["r2", "k3", "b3"], ["c3"], **same),
+        node("Add", ["c3", "r2"], ["s3"]),
+        node("LeakyRelu", ["s3"], ["r3"], alpha=0.1),
+        node("Conv", ["r3", "k4"], ["c4"]),
+        node("HardSigmoid", ["c4"], ["r4"], alpha=0.3, beta=0.4),
+        node("MaxPool", ["r4"], ["m4"], kernel_shape=[3, 3], strides=[2, 2], **same),
+        node("AveragePool", ["m4"], ["a4"], kernel_shape=[2, 2], count_include_pad=1, **same),
+        node("Conv", ["a4", "k5"], ["c5"], group=2, dilations=[2, 2], pads=[2, 2, 2, 2]),
+        node("GlobalAveragePool", ["c5"], ["mean"]),
+        node("GlobalMaxPool", ["c5"], ["most"]),
+        node("Transpose", ["c5"], ["last"], perm=[0, 2, 3, 1]),
+    ]
+    numbers = weights(
+        k1=(20, 3, 3, 3),
+        b1=(20,),
+        k2=(20, 1, 3, 3),
+        k3=(20, 20, 3, 3),
+        b3=(20,),
+        k4=(32, 20, 1, 1),
+        k5=(64, 16, 3, 3),
+    )
+    bounds = {"low": np.float32(0), "high": np.float32(6)}
+    inputs = {"x": (TensorProto.FLOAT, ["n", 3, 32, 32])}
+    return model_bytes(nodes, inputs, ["mean", "most", "last"], {**numbers, **bounds})
+
+
+def resized(mode: str, coordinates: str) -> bytes:
+    attrs = {"mode": mode, "coordinate_transformation_mode": coordinates}
+    if mode == "nearest":
+        attrs["nearest_mode"] = "floor"
+    nodes = [
+        node("Conv", ["x", "k1"], ["c1"]),
+        node("Resize", ["c1", "", "scales"], ["u1"], **attrs),
+        node("Conv", ["u1", "k2"], ["y"]),
+    ]
+    numbers = weights(k1=(32, 16, 1, 1), k2=(32, 32, 1, 1))
+    numbers["scales"] = np.array([1, 1, 3, 2], np.float32)
+    return model_bytes(nodes, {"x": (TensorProto.FLOAT, ["n", 16, 5, 6])}, ["y"], numbers)
+
+
+def optimized(model: bytes, level: str, folder: Path) -> Path:
+    options = stock.SessionOptions()
+    options.log_severity_level = 3
+    options.graph_optimization_level = LEVELS[level]
+    options.optimized_model_filepath = str(folder / f"{level}.onnx")
+    stock.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return folder / f"{level}.onnx"
+
+
+def compare(path: Path, x: np.ndarray[Any, Any]) -> set[str]:
+    """Returns the operators of the file that are not of ONNX."""
+    peer = stock.InferenceSession(path, providers=["CPUExecutionProvider"])
+    found = InferenceSession(path).run(None, {"x": x})
+    for ours, theirs in zip(found, peer.run(None, {"x": x}), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+    return {step.op_type for step in onnx.load(path).graph.node if step.domain == NCHWC}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_convolutions_and_pools(level: str, tmp_path: Path) -> None:
+    blocked = compare(optimized(pooled(), level, tmp_path), x_of(2, 3, 32, 32))
+    pools = {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
+    assert blocked >= {"Conv", "ReorderOutput", *pools} if level == "all" else not blocked
+
+
+@pytest.mark.parametrize(
+    ("mode", "coordinates"),
+    [
+        ("nearest", "asymmetric"),
+        ("linear", "asymmetric"),
+        ("linear", "align_corners"),
+        ("linear", "half_pixel"),
+    ],
+)
+def test_images_that_are_resized(mode: str, coordinates: str, tmp_path: Path) -> None:
+    path = optimized(resized(mode, coordinates), "all", tmp_path)
+    assert compare(path, x_of(2, 16, 5, 6)) >= {"ReorderInput", "Upsample", "ReorderOutput"}
+
+
+def test_weights_in_blocks_of_another_processor(tmp_path: Path) -> None:
+    path = optimized(resized("nearest", "asymmetric"), "all", tmp_path)
+    model = onnx.load(path)
+    kernel = next(weight for weight in model.graph.initializer if weight.dims[1:2] == [32])
+    kernel.dims[:2] = [4, 256]
+    with pytest.raises(RuntimeError, match="channels must be multiples of"):
+        InferenceSession(model.SerializeToString()).run(None, {"x": x_of(2, 16, 5, 6)})
