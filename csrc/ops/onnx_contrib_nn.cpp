@@ -1,5 +1,4 @@
-// Import of com.microsoft's fused layers: convolutions, products, normalizations, embeddings and
-// products with packed weights.
+// Import of com.microsoft's fused layers: convolutions, products, normalizations and embeddings.
 #include <cmath>
 #include <numeric>
 
@@ -111,67 +110,6 @@ Values import_q_embed_layer_norm(OnnxCall& c) {
   });
 }
 
-// ---- products ----------------------------------------------------------------------------------
-
-// Each byte's numbers of `bits` bits, the lowest first, in one more dimension.
-Value* unpacked(OnnxCall& c, Value* bytes, int64_t bits) {
-  if (bits == 8) {
-    Dims dims = bytes->dims;
-    dims.push_back(1);
-    return c.reshape(bytes, dims);
-  }
-  const double most = static_cast<double>((int64_t{1} << bits) - 1);
-  Values parts;
-  for (int64_t shift = 0; shift < 8; shift += bits) {
-    Value* part = bytes;
-    if (shift > 0)
-      part = c.emit("FloorDiv", {part, number(c, static_cast<double>(int64_t{1} << shift), part)});
-    if (shift + bits < 8) part = c.emit("BitwiseAnd", {part, number(c, most, part)});
-    Dims dims = part->dims;
-    dims.push_back(1);
-    parts.push_back(c.reshape(part, dims));
-  }
-  return c.concat(parts, static_cast<int64_t>(bytes->rank()));
-}
-
-// The weights [K, N] of packed [N, blocks, bytes], scales and zero points [N, blocks]
-Value* unpacked_weights(OnnxCall& c, int64_t rows, int64_t columns) {
-  const int64_t bits = c.integer("bits", 4), block = c.integer("block_size");
-  if (bits != 2 && bits != 4 && bits != 8)
-    c.refuse(str("bits must be 2, 4 or 8, but found ", bits));
-  if (block <= 0) c.refuse("block_size must be positive");
-  const int64_t blocks = (rows + block - 1) / block;
-  const DType dtype = c.dtype(2);
-  Value* packed = c.reshape(c.in(1), {columns, blocks, block * bits / 8});
-  Value* weights = c.cast(c.reshape(unpacked(c, packed, bits), {columns, blocks, block}), dtype);
-  Value* zero;
-  if (!c.has(3)) {
-    zero = number(c, static_cast<double>(int64_t{1} << (bits - 1)), weights);
-  } else if (c.dtype(3) == DType::UInt8) {
-    const int64_t bytes = (blocks * bits + 7) / 8;
-    Value* points = unpacked(c, c.reshape(c.in(3), {columns, bytes}), bits);
-    points = c.reshape(points, {columns, bytes * 8 / bits});
-    zero = c.cast(c.reshape(c.slice(points, 1, 0, blocks), {columns, blocks, 1}), dtype);
-  } else {
-    zero = c.cast(c.reshape(c.in(3), {columns, blocks, 1}), dtype);
-  }
-  weights = c.pointwise("Sub", {weights, zero});
-  weights = c.pointwise("Mul", {weights, c.reshape(c.in(2), {columns, blocks, 1})});
-  weights = c.reshape(weights, {columns, blocks * block});
-  if (blocks * block != rows) weights = c.slice(weights, 1, 0, rows);
-  return c.transpose(weights, {1, 0});
-}
-
-// A, B (packed), scales, zero_points?, g_idx?, bias?
-Values import_matmul_nbits(OnnxCall& c) {
-  if (c.has(4)) c.unsupported("g_idx is not supported");
-  if (c.integer("weight_prepacked", 0) != 0) c.refuse("weight_prepacked must be 0");
-  Value* x = c.in(0);
-  Value* weights = unpacked_weights(c, c.integer("K"), c.integer("N"));
-  Value* y = call_nested(c, "MatMul", {x, c.cast(weights, x->dtype)})[0];
-  return {c.has(5) ? c.pointwise("Add", {y, c.in(5)}) : y};
-}
-
 // ---- small ones --------------------------------------------------------------------------------
 
 // data + bias + residual: a session runs inference.
@@ -204,7 +142,6 @@ REGISTER_ONNX({{"FusedConv", 1, import_fused_conv, nullptr, "com.microsoft"},
                {"SkipGroupNorm", 1, import_skip_group_norm, nullptr, "com.microsoft"},
                {"EmbedLayerNormalization", 1, import_embed_layer_norm, nullptr, "com.microsoft"},
                {"QEmbedLayerNormalization", 1, import_q_embed_layer_norm, nullptr, "com.microsoft"},
-               {"MatMulNBits", 1, import_matmul_nbits, nullptr, "com.microsoft"},
                {"BiasDropout", 1, import_bias_dropout, nullptr, "com.microsoft"},
                {"BiasAdd", 1, import_bias_add, nullptr, "com.microsoft"},
                {"ExpandDims", 1, import_expand_dims, nullptr, "com.microsoft"},

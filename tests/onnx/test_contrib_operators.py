@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -209,6 +210,34 @@ def packed_weight_cases() -> list[Case]:
     return cases
 
 
+def looked_up_weight_cases() -> list[Case]:
+    op, rows = "GatherBlockQuantized", np.array([[0, 3], [-1, 2]])
+    cases = []
+    for bits, zeros in itertools.product((2, 4, 8), (False, True)):
+        data, points = byte(10, 40 * bits // 8), byte(10, -(-3 * bits // 8))
+        inputs: list[Array | None] = [data, rows, real(10, 3), points if zeros else None]
+        attrs = {"bits": bits, "block_size": 16}
+        cases.append(Case(op, inputs, attrs, constants=(0, 2, 3)))
+    for dtype, (gathered, axis) in itertools.product(
+        (ml_dtypes.int4, ml_dtypes.uint4), itertools.product((0, 1), repeat=2)
+    ):
+        shape, blocks = ((10, 40), (10, 3)) if axis == 1 else ((40, 10), (3, 10))
+        inputs = [
+            RNG.integers(0, 8, shape).astype(dtype),
+            rows.astype(np.int32),
+            real(*blocks),
+            RNG.integers(0, 8, blocks).astype(dtype),
+        ]
+        attrs = {"gather_axis": gathered, "quantize_axis": axis, "block_size": 16}
+        cases.append(Case(op, inputs, attrs, constants=(0, 2, 3)))
+    for kind, columns in itertools.product((0, 1), (6, 7)):
+        attrs = {"K": 45, "N": columns, "block_size": 16, "quant_type": kind}
+        count = 45 * columns
+        inputs = [real(3, 45), byte(-(-count // 2)), np.abs(real(-(-count // 16)))]
+        cases.append(Case("MatMulBnb4", inputs, attrs, constants=(1, 2)))
+    return cases
+
+
 def quantized_cases() -> list[Case]:
     a, b, c = [byte(2, 3, 4), SCALE, ZERO], [byte(3, 4), scalar(0.03), ZERO], [scalar(0.05), ZERO]
     image = [byte(1, 3, 6, 5), SCALE, ZERO]
@@ -403,6 +432,7 @@ FAMILIES: list[Callable[[], list[Case]]] = [
     learned_cases,
     sampling_cases,
     product_cases,
+    looked_up_weight_cases,
 ]
 
 
