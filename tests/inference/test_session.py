@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import subprocess
 import sys
 import threading
@@ -319,3 +320,24 @@ def test_names_of_outputs_of_any_kind() -> None:
                 np.testing.assert_array_equal(one, other)
         with pytest.raises(TypeError):
             session.run([None], {"x": x_of(2)})
+
+
+@pytest.mark.parametrize("inner", [1, 4, 33, 255, 300, 1023, 1024, 1100])
+def test_products_of_few_columns(inner: int) -> None:
+    random = np.random.default_rng(inner)
+    for columns, rows in itertools.product((1, 3, 8, 16, 17, 31, 32, 33), (1, 5, 14, 15, 97)):
+        w, b = random.standard_normal((inner, columns)), random.standard_normal(columns)
+        x = random.standard_normal((rows, inner))
+        nodes = [
+            helper.make_node("MatMul", ["x", "w"], ["product"]),
+            helper.make_node("Gemm", ["x", "w", "b"], ["sum"]),
+            helper.make_node("Gemm", ["x", "w", "b"], ["scaled"], alpha=0.5),
+            helper.make_node("MatMul", ["x", "v"], ["fed"]),
+        ]
+        kinds = {"x": (TensorProto.FLOAT, ["n", inner]), "v": (TensorProto.FLOAT, ["k", "m"])}
+        numbers = {"w": w.astype(np.float32), "b": b.astype(np.float32)}
+        model = model_bytes(nodes, kinds, ["product", "sum", "scaled", "fed"], numbers)
+        feeds = {"x": x.astype(np.float32), "v": w.astype(np.float32)}
+        found = InferenceSession(model).run(None, feeds)
+        for y, wanted in zip(found, (x @ w, x @ w + b, x @ w / 2 + b, x @ w), strict=True):
+            np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=1e-4 * inner**0.5)

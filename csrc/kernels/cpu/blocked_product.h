@@ -38,42 +38,28 @@ struct ProductTile {
     }
   }
 
+  /// Whether rows are read where they lie: a product with so few columns that packing the rows
+  /// takes as long. Rows a page apart take each other's place in the first-level cache.
+  static bool reads_in_place(const StridedMatrix<const C>& rows, C alpha, int64_t columns) {
+    constexpr int64_t kPage = 4096 / sizeof(C);
+    return columns <= kPanelWidth<C> && alpha == C(1) && rows.column_stride == 1 &&
+           rows.row_stride < kPage;
+  }
+
   /// y [kRows, kVectors vectors] (+)= left [kRows, inner] panel [inner, kVectors vectors]. A panel
   /// of 16-bit floats is widened on the way.
   template <int kRows, int kVectors, class Panel = C>
   static void multiply(const C* left, const Panel* panel, int64_t inner, C* y, int64_t y_stride,
                        bool adds) {
-    using V = VecOf<C>;
-    V sums[kRows][kVectors];
-    ORTM_UNROLL
-    for (int i = 0; i < kRows; ++i) {
-      ORTM_UNROLL
-      for (int v = 0; v < kVectors; ++v) {
-        sums[i][v] = V(C(0));
-        __builtin_prefetch(y + i * y_stride + v * V::kCount, 1);
-      }
-    }
-    for (int64_t k = 0; k < inner; ++k) {
-      V right[kVectors];
-      ORTM_UNROLL
-      for (int v = 0; v < kVectors; ++v) right[v] = load_wide<V>(panel + v * V::kCount);
-      ORTM_UNROLL
-      for (int i = 0; i < kRows; ++i) {
-        const V factor(left[i]);
-        ORTM_UNROLL
-        for (int v = 0; v < kVectors; ++v) sums[i][v] = multiply_add(factor, right[v], sums[i][v]);
-      }
-      left += kLeftStride;
-      panel += kVectors * V::kCount;
-    }
-    ORTM_UNROLL
-    for (int i = 0; i < kRows; ++i) {
-      ORTM_UNROLL
-      for (int v = 0; v < kVectors; ++v) {
-        C* to = y + i * y_stride + v * V::kCount;
-        (adds ? V::load(to) + sums[i][v] : sums[i][v]).store(to);
-      }
-    }
+    multiply_rows<kRows, kVectors>(PackedRows{left}, panel, inner, y, y_stride, adds);
+  }
+
+  /// The same with rows `left_stride` apart, and the same bits.
+  template <int kRows, int kVectors>
+  static void multiply_in_place(const C* left, int64_t left_stride, const C* panel, int64_t inner,
+                                C* y, int64_t y_stride, bool adds) {
+    multiply_rows<kRows, kVectors>(RowsInPlace<kRows>(left, left_stride), panel, inner, y, y_stride,
+                                   adds);
   }
 
   /// The functions for a number of rows and panels of that type.
@@ -93,7 +79,79 @@ struct ProductTile {
     return kFunctions[static_cast<size_t>(rows - 1)];
   }
 
+  /// Those for rows in place.
+  struct InPlace {
+    void (*one_vector)(const C*, int64_t, const C*, int64_t, C*, int64_t, bool);
+    void (*two_vectors)(const C*, int64_t, const C*, int64_t, C*, int64_t, bool);
+  };
+  static const InPlace& in_place(int64_t rows) {
+    static constexpr auto kFunctions = []<int... i>(std::integer_sequence<int, i...>) {
+      return std::array<InPlace, sizeof...(i)>{
+          InPlace{&multiply_in_place<i + 1, 1>, &multiply_in_place<i + 1, 2>}...};
+    }
+    (std::make_integer_sequence<int, kMostRows>());
+    return kFunctions[static_cast<size_t>(rows - 1)];
+  }
+
  private:
+  struct PackedRows {
+    const C* column;
+    C row(int i) const { return column[i]; }
+    void next() { column += kLeftStride; }
+  };
+
+  // By a pointer for each three rows, from which addresses by one stride and two reach the others.
+  template <int kRows>
+  struct RowsInPlace {
+    static constexpr int kPointers = (kRows + 2) / 3;
+    const C* pointers[kPointers];
+    int64_t stride;
+    RowsInPlace(const C* rows, int64_t row_stride) : stride(row_stride) {
+      for (int i = 0; i < kPointers; ++i) pointers[i] = rows + 3 * i * row_stride;
+    }
+    C row(int i) const { return pointers[i / 3][i % 3 * stride]; }
+    void next() {
+      ORTM_UNROLL
+      for (int i = 0; i < kPointers; ++i) ++pointers[i];
+    }
+  };
+
+  template <int kRows, int kVectors, class Left, class Panel>
+  static void multiply_rows(Left left, const Panel* panel, int64_t inner, C* y, int64_t y_stride,
+                            bool adds) {
+    using V = VecOf<C>;
+    V sums[kRows][kVectors];
+    ORTM_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      ORTM_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        sums[i][v] = V(C(0));
+        __builtin_prefetch(y + i * y_stride + v * V::kCount, 1);
+      }
+    }
+    for (int64_t k = 0; k < inner; ++k) {
+      V right[kVectors];
+      ORTM_UNROLL
+      for (int v = 0; v < kVectors; ++v) right[v] = load_wide<V>(panel + v * V::kCount);
+      ORTM_UNROLL
+      for (int i = 0; i < kRows; ++i) {
+        const V factor(left.row(i));
+        ORTM_UNROLL
+        for (int v = 0; v < kVectors; ++v) sums[i][v] = multiply_add(factor, right[v], sums[i][v]);
+      }
+      left.next();
+      panel += kVectors * V::kCount;
+    }
+    ORTM_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      ORTM_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        C* to = y + i * y_stride + v * V::kCount;
+        (adds ? V::load(to) + sums[i][v] : sums[i][v]).store(to);
+      }
+    }
+  }
+
   // Of columns that are dense.
   template <int kRows>
   static void pack_columns(const StridedMatrix<const C>& rows, C alpha, C* to) {
@@ -122,6 +180,44 @@ struct ProductTile {
     return k;
   }
 };
+
+/// y [rows, columns] (+)= sums, whose rows are a panel wide: whole vectors would run over the end
+/// of a row of y.
+template <class C>
+void store_columns(const C* sums, int64_t rows, int64_t columns, bool adds, C* y,
+                   int64_t y_stride) {
+  using V = VecOf<C>;
+  for (int64_t i = 0; i < rows; ++i, sums += kPanelWidth<C>, y += y_stride) {
+    int64_t j = 0;
+    if constexpr (std::is_same_v<C, float>) {
+      for (; j < columns; j += V::kCount) {
+        const int64_t count = std::min(V::kCount, columns - j);
+        const V sum = V::load(sums + j);
+        if (count == V::kCount)
+          (adds ? V::load(y + j) + sum : sum).store(y + j);
+        else
+          (adds ? V::load(y + j, count) + sum : sum).store(y + j, count);
+      }
+    }
+    for (; j < columns; ++j) y[j] = adds ? y[j] + sums[j] : sums[j];
+  }
+}
+
+/// y [rows, columns] (+)= rows [rows, inner] panel [inner, columns]: a tile of rows that are read
+/// in place, and at most one panel.
+template <class C>
+void multiply_narrow(const StridedMatrix<const C>& rows, const C* panel, int64_t columns, bool adds,
+                     C* y, int64_t y_stride) {
+  using Tile = ProductTile<C>;
+  using V = VecOf<C>;
+  const auto& functions = Tile::in_place(rows.rows);
+  const auto multiply = columns > V::kCount ? functions.two_vectors : functions.one_vector;
+  if (columns == kPanelWidth<C>)
+    return multiply(rows.data, rows.row_stride, panel, rows.columns, y, y_stride, adds);
+  alignas(64) C sums[Tile::kMostRows * kPanelWidth<C>];
+  multiply(rows.data, rows.row_stride, panel, rows.columns, sums, kPanelWidth<C>, false);
+  store_columns(sums, rows.rows, columns, adds, y, y_stride);
+}
 
 /// y [rows, columns] = alpha a [rows, inner] b [inner, columns], or y += that; y is row-major.
 /// Its units are rows of tiles in blocks of columns, block by block; any range of them can be made
@@ -174,10 +270,16 @@ class BlockedProduct {
                      workspace);
       const StridedMatrix<const C> left{a.data + first * a.column_stride, rows_, inner,
                                         a.row_stride, a.column_stride};
+      const bool in_place = Tile::reads_in_place(left, alpha, columns_);
       alignas(64) C packed[Tile::kLeftStride * kMostInner];
       for (int64_t tile = first_tile; tile < last_tile; ++tile) {
         // Tiles of equal height: one of two rows would take nearly as long as one of all.
         const int64_t row = tile * rows_ / tiles_, count = (tile + 1) * rows_ / tiles_ - row;
+        if (in_place) {
+          multiply_narrow<C>(left.row_range(row, count), workspace, columns_, adds || first > 0,
+                             y + row * columns_, columns_);
+          continue;
+        }
         Tile::functions(count).pack(left.row_range(row, count), alpha, packed);
         multiply_row_of_tiles(packed, count, inner, width, adds || first > 0,
                               y + row * columns_ + column, workspace);
@@ -195,16 +297,11 @@ class BlockedProduct {
         functions.two_vectors(left, panel, inner, y + column, columns_, adds);
         continue;
       }
-      // Whole vectors would run over the end of a row.
-      C part[Tile::kMostRows * kPanelWidth<C>];
+      alignas(64) C sums[Tile::kMostRows * kPanelWidth<C>];
       const auto multiply_part =
           count > kVecCount<C> ? functions.two_vectors : functions.one_vector;
-      multiply_part(left, panel, inner, part, kPanelWidth<C>, false);
-      for (int64_t i = 0; i < rows; ++i) {
-        const C* from = part + i * kPanelWidth<C>;
-        C* to = y + i * columns_ + column;
-        for (int64_t j = 0; j < count; ++j) to[j] = adds ? to[j] + from[j] : from[j];
-      }
+      multiply_part(left, panel, inner, sums, kPanelWidth<C>, false);
+      store_columns(sums, rows, count, adds, y + column, columns_);
     }
   }
 

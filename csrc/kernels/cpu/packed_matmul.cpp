@@ -145,8 +145,17 @@ class PackedBlocks {
       alignas(64) C left[Tile::kLeftStride * kPiece];
       for (int64_t tile = first_tile; tile < last_tile; ++tile) {
         const int64_t row = row_of(tile), rows = row_of(tile + 1) - row;
-        pack_left(row, rows, first, inner, left);
         C* to = place(sums, row, row - top, column);
+        if constexpr (std::is_same_v<X, C> && std::is_same_v<W, C>) {
+          const StridedMatrix<const C> in_place{x_ + row * p_.inner + first, rows, inner, p_.inner,
+                                                1};
+          if (Tile::reads_in_place(in_place, static_cast<C>(p_.alpha), p_.columns)) {
+            multiply_narrow<C>(in_place, panels, width, first > 0, to, stride);
+            if (first + inner == p_.inner) finish(row, rows, column, width, to, stride);
+            continue;
+          }
+        }
+        pack_left(row, rows, first, inner, left);
         if (widen)
           multiply(left, wide, rows, inner, width, to, stride, first > 0);
         else
@@ -188,16 +197,11 @@ class PackedBlocks {
         functions.two_vectors(left, panel, inner, y + column, stride, adds);
         continue;
       }
-      // Whole vectors would run over the end of a row.
-      C part[Tile::kMostRows * kPanelWidth<C>];
+      alignas(64) C sums[Tile::kMostRows * kPanelWidth<C>];
       const auto multiply_part =
           count > kVecCount<C> ? functions.two_vectors : functions.one_vector;
-      multiply_part(left, panel, inner, part, kPanelWidth<C>, false);
-      for (int64_t i = 0; i < rows; ++i) {
-        const C* from = part + i * kPanelWidth<C>;
-        C* to = y + i * stride + column;
-        for (int64_t j = 0; j < count; ++j) to[j] = adds ? to[j] + from[j] : from[j];
-      }
+      multiply_part(left, panel, inner, sums, kPanelWidth<C>, false);
+      store_columns(sums, rows, count, adds, y + column, stride);
     }
   }
 
