@@ -11,12 +11,16 @@ namespace {
 // x coefficients^T + intercepts: [rows, targets]
 Value* linear(OnnxCall& c, int64_t targets) {
   Value* x = ml_float_rows(c);
-  const std::vector<double> coefficients = c.numbers("coefficients"),
-                            intercepts = c.numbers("intercepts");
+  std::vector<double> coefficients = c.numbers("coefficients");
+  const std::vector<double> intercepts = c.numbers("intercepts");
   const auto count = static_cast<int64_t>(coefficients.size());
-  if (targets <= 0 || count % targets != 0 || !c.sizes().equal(x->dims.at(1), count / targets))
-    c.refuse("there must be a coefficient for each target and column");
-  Value* weights = ml_numbers(c, coefficients, {targets, count / targets});
+  if (targets <= 0) c.refuse("there must be a target");
+  // Of more than there are columns, onnxruntime takes the first; it comes with such a model.
+  const bool fits = count % targets == 0 && c.sizes().equal(x->dims.at(1), count / targets);
+  const int64_t columns = fits ? count / targets : c.sizes().fix(x->dims.at(1));
+  if (columns > count / targets) c.refuse("there must be a coefficient for each target and column");
+  coefficients.resize(static_cast<size_t>(targets * columns));
+  Value* weights = ml_numbers(c, coefficients, {targets, columns});
   Value* y = c.emit("MatMul", {x, c.transpose(weights, {1, 0})});
   if (intercepts.empty()) return y;
   if (static_cast<int64_t>(intercepts.size()) != targets)

@@ -151,6 +151,27 @@ def test_linear_classifier(transform: str) -> None:
         check(model_of("LinearClassifier", [x], outputs, attributes, opset=1), [x])
 
 
+@pytest.mark.parametrize("op", ["LinearClassifier", "LinearRegressor"])
+def test_more_coefficients_than_columns(op: str) -> None:
+    """As in the iris model that comes with onnxruntime."""
+    attributes: dict[str, Any] = {
+        "coefficients": np.random.default_rng(1).normal(size=12).tolist(),
+        "intercepts": [0.1, 0.2, -0.1],
+    }
+    outputs = [TensorProto.FLOAT]
+    if op == "LinearClassifier":
+        attributes["classlabels_ints"] = [0, 1, 2]
+        outputs = [TensorProto.INT64, TensorProto.FLOAT]
+    else:
+        attributes["targets"] = 3
+    for columns in (2, 3, 4):
+        x = np.random.default_rng(0).normal(size=(5, columns)).astype(np.float32)
+        check(model_of(op, [x], outputs, attributes, opset=1), [x])
+    x = np.zeros((5, 5), np.float32)
+    with pytest.raises(RuntimeError, match="a coefficient for each target and column"):
+        check(model_of(op, [x], outputs, attributes, opset=1), [x])
+
+
 STRINGS = np.array([["cat", "dog"], ["", "bée"]], object)
 MAPPINGS: dict[str, tuple[Array, int, dict[str, Any]]] = {
     "strings to integers": (
