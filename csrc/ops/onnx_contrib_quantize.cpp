@@ -101,6 +101,25 @@ Values import_pool(OnnxCall& c) {
   return {quantized(c, y, 3, c.dtype(0))};
 }
 
+// Of bytes that are not dequantized: onnxruntime lays out images channels-last for such nodes.
+Values import_nhwc_max_pool(OnnxCall& c) {
+  Value* y = call_nested(c, "MaxPool", {moved_channels(c, c.in(0), true)},
+                         pick_attrs(c, {"auto_pad", "ceil_mode", "dilations", "kernel_shape",
+                                        "pads", "storage_order", "strides"}))[0];
+  return {moved_channels(c, y, false)};
+}
+
+Values import_quantized_conv(OnnxCall& c) {
+  if (!c.flag("channels_last")) return call_standard(c, "QLinearConv");
+  Values operands;
+  for (size_t i = 0; i < c.input_count(); ++i) operands.push_back(c.optional(i));
+  operands.at(0) = moved_channels(c, c.in(0), true);
+  Value* y = call_nested(
+      c, "QLinearConv", operands,
+      pick_attrs(c, {"auto_pad", "dilations", "group", "kernel_shape", "pads", "strides"}))[0];
+  return {moved_channels(c, y, false)};
+}
+
 Values import_quantize(OnnxCall& c) { return call_standard(c, "QuantizeLinear"); }
 Values import_dequantize(OnnxCall& c) { return call_standard(c, "DequantizeLinear"); }
 
@@ -151,6 +170,8 @@ REGISTER_ONNX({{"QLinearAdd", 1, import_binary<"Add">, nullptr, "com.microsoft"}
                {"QLinearAveragePool", 1, import_pool<"AveragePool">, nullptr, "com.microsoft"},
                {"QLinearGlobalAveragePool", 1, import_pool<"GlobalAveragePool">, nullptr,
                 "com.microsoft"},
+               {"QLinearConv", 1, import_quantized_conv, nullptr, "com.microsoft"},
+               {"NhwcMaxPool", 1, import_nhwc_max_pool, nullptr, "com.microsoft"},
                {"QuantizeLinear", 1, import_quantize, nullptr, "com.microsoft"},
                {"DequantizeLinear", 1, import_dequantize, nullptr, "com.microsoft"},
                {"DynamicQuantizeMatMul", 1, import_dynamic_matmul, nullptr, "com.microsoft"},

@@ -20,7 +20,6 @@ LEVELS = {
     "extended": stock.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
     "all": stock.GraphOptimizationLevel.ORT_ENABLE_ALL,
 }
-NCHWC = "com.microsoft.nchwc"
 node = helper.make_node
 
 
@@ -72,6 +71,28 @@ def resized(mode: str, coordinates: str) -> bytes:
     return model_bytes(nodes, {"x": (TensorProto.FLOAT, ["n", 16, 5, 6])}, ["y"], numbers)
 
 
+def quantized() -> bytes:
+    random = np.random.default_rng(0)
+    steps = {"s": np.float32(0.02), "t": np.float32(0.004)}
+    zeros = {"z": np.uint8(120), "w_zero": np.int8(0)}
+    kernels = {
+        "k1": random.integers(-60, 60, (16, 8, 3, 3), dtype=np.int8),
+        "k2": random.integers(-60, 60, (16, 1, 3, 3), dtype=np.int8),
+        "bias": random.integers(-3000, 3000, 16, dtype=np.int32),
+    }
+    x, w, y = ["s", "z"], ["t", "w_zero"], ["s", "z"]
+    window: dict[str, Any] = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+    nodes = [
+        node("QuantizeLinear", ["x", *x], ["q"]),
+        node("QLinearConv", ["q", *x, "k1", *w, *y, "bias"], ["c1"], **window),
+        node("MaxPool", ["c1"], ["m1"], strides=[2, 2], **window),
+        node("QLinearConv", ["m1", *x, "k2", *w, *y], ["c2"], group=16, **window),
+        node("DequantizeLinear", ["c2", *y], ["y"]),
+    ]
+    inputs = {"x": (TensorProto.FLOAT, ["n", 8, 15, 17])}
+    return model_bytes(nodes, inputs, ["y"], {**steps, **zeros, **kernels})
+
+
 def optimized(model: bytes, level: str, folder: Path) -> Path:
     options = stock.SessionOptions()
     options.log_severity_level = 3
@@ -81,20 +102,21 @@ def optimized(model: bytes, level: str, folder: Path) -> Path:
     return folder / f"{level}.onnx"
 
 
-def compare(path: Path, x: np.ndarray[Any, Any]) -> set[str]:
+def compare(path: Path, x: np.ndarray[Any, Any], atol: float = 1e-4) -> set[str]:
     """Returns the operators of the file that are not of ONNX."""
     peer = stock.InferenceSession(path, providers=["CPUExecutionProvider"])
     found = InferenceSession(path).run(None, {"x": x})
     for ours, theirs in zip(found, peer.run(None, {"x": x}), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
-    return {step.op_type for step in onnx.load(path).graph.node if step.domain == NCHWC}
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=atol)
+    return {step.op_type for step in onnx.load(path).graph.node if step.domain}
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_convolutions_and_pools(level: str, tmp_path: Path) -> None:
     blocked = compare(optimized(pooled(), level, tmp_path), x_of(2, 3, 32, 32))
     pools = {"MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"}
-    assert blocked >= {"Conv", "ReorderOutput", *pools} if level == "all" else not blocked
+    blocks = {"Conv", "ReorderOutput", *pools}
+    assert blocked >= blocks if level == "all" else not blocked & blocks
 
 
 @pytest.mark.parametrize(
@@ -109,6 +131,12 @@ def test_convolutions_and_pools(level: str, tmp_path: Path) -> None:
 def test_images_that_are_resized(mode: str, coordinates: str, tmp_path: Path) -> None:
     path = optimized(resized(mode, coordinates), "all", tmp_path)
     assert compare(path, x_of(2, 16, 5, 6)) >= {"ReorderInput", "Upsample", "ReorderOutput"}
+
+
+def test_bytes_with_channels_last(tmp_path: Path) -> None:
+    path = optimized(quantized(), "all", tmp_path)
+    step = 0.02  # a result halfway between two numbers may become either
+    assert compare(path, x_of(2, 8, 15, 17), 1.001 * step) == {"QLinearConv", "NhwcMaxPool"}
 
 
 def test_weights_in_blocks_of_another_processor(tmp_path: Path) -> None:
