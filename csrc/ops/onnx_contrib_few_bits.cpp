@@ -30,41 +30,67 @@ Value* unpacked(OnnxCall& c, Value* bytes, int64_t bits) {
   return c.concat(parts, static_cast<int64_t>(bytes->rank()));
 }
 
-// The weights [K, N] of packed [N, blocks, bytes], scales and zero points [N, blocks]
-Value* unpacked_weights(OnnxCall& c, int64_t rows, int64_t columns) {
-  const int64_t bits = c.integer("bits", 4), block = c.integer("block_size");
-  if (bits != 2 && bits != 4 && bits != 8)
-    c.refuse(str("bits must be 2, 4 or 8, but found ", bits));
-  if (block <= 0) c.refuse("block_size must be positive");
+// The zero points [N, blocks] of operand 3; packed as rows of whole bytes, or real numbers.
+Value* unpacked_points(OnnxCall& c, int64_t columns, int64_t blocks, int64_t bits) {
+  if (c.dtype(3) != DType::UInt8) return c.reshape(c.in(3), {columns, blocks});
+  const int64_t bytes = (blocks * bits + 7) / 8;
+  Value* points = unpacked(c, c.reshape(c.in(3), {columns, bytes}), bits);
+  return c.slice(c.reshape(points, {columns, bytes * 8 / bits}), 1, 0, blocks);
+}
+
+// The weights [K, N] of packed [N, blocks, bytes], scales and zero points [N, blocks]. Operand 4 is
+// the block of each row.
+Value* unpacked_weights(OnnxCall& c, int64_t bits) {
+  const int64_t rows = c.integer("K"), columns = c.integer("N"), block = c.integer("block_size");
   const int64_t blocks = (rows + block - 1) / block;
   const DType dtype = c.dtype(2);
   Value* packed = c.reshape(c.in(1), {columns, blocks, block * bits / 8});
-  Value* weights = c.cast(c.reshape(unpacked(c, packed, bits), {columns, blocks, block}), dtype);
-  Value* zero;
-  if (!c.has(3)) {
-    zero = number(c, static_cast<double>(int64_t{1} << (bits - 1)), weights);
-  } else if (c.dtype(3) == DType::UInt8) {
-    const int64_t bytes = (blocks * bits + 7) / 8;
-    Value* points = unpacked(c, c.reshape(c.in(3), {columns, bytes}), bits);
-    points = c.reshape(points, {columns, bytes * 8 / bits});
-    zero = c.cast(c.reshape(c.slice(points, 1, 0, blocks), {columns, blocks, 1}), dtype);
-  } else {
-    zero = c.cast(c.reshape(c.in(3), {columns, blocks, 1}), dtype);
-  }
-  weights = c.pointwise("Sub", {weights, zero});
-  weights = c.pointwise("Mul", {weights, c.reshape(c.in(2), {columns, blocks, 1})});
-  weights = c.reshape(weights, {columns, blocks * block});
+  Value* weights = c.cast(c.reshape(unpacked(c, packed, bits), {columns, blocks * block}), dtype);
   if (blocks * block != rows) weights = c.slice(weights, 1, 0, rows);
+  // One number of each block for each row.
+  auto spread_blocks = [&](Value* each) {
+    if (c.has(4)) return c.emit("Gather", {each, c.cast(c.in(4), DType::Int64)}, {{"axis", 1}});
+    each = c.expand(c.reshape(each, {columns, blocks, 1}), {columns, blocks, block});
+    each = c.reshape(each, {columns, blocks * block});
+    return blocks * block == rows ? each : c.slice(each, 1, 0, rows);
+  };
+  Value* zero = c.has(3) ? spread_blocks(c.cast(unpacked_points(c, columns, blocks, bits), dtype))
+                         : number(c, static_cast<double>(int64_t{1} << (bits - 1)), weights);
+  weights = c.pointwise("Sub", {weights, zero});
+  weights = c.emit("Mul", {weights, spread_blocks(c.reshape(c.in(2), {columns, blocks}))});
   return c.transpose(weights, {1, 0});
+}
+
+// The product by an op whose kernel takes weights apart while it reads them.
+Value* product_of_bits(OnnxCall& c, int64_t bits) {
+  Value* x = c.in(0);
+  const bool row = x->rank() == 1;
+  if (row) x = c.reshape(x, {1, x->dims.at(0)});
+  Value* y =
+      c.emit("MatMulNBits",
+             {c.cast(x, DType::Float32), c.in(1), c.cast(c.in(2), DType::Float32), c.optional(3)},
+             {{"K", c.integer("K")},
+              {"N", c.integer("N")},
+              {"bits", bits},
+              {"block_size", c.integer("block_size")}});
+  return c.cast(row ? c.reshape(y, {y->dims.back()}) : y, x->dtype);
 }
 
 // A, B (packed), scales, zero_points?, g_idx?, bias?
 Values import_matmul_nbits(OnnxCall& c) {
-  if (c.has(4)) c.unsupported("g_idx is not supported");
+  const int64_t bits = c.integer("bits", 4);
+  if (bits != 2 && bits != 4 && bits != 8)
+    c.refuse(str("'bits' must be 2, 4 or 8, but found ", bits));
+  if (c.integer("K") <= 0 || c.integer("N") <= 0 || c.integer("block_size") < 16)
+    c.refuse("K and N must be positive, and block_size at least 16");
   if (c.integer("weight_prepacked", 0) != 0) c.refuse("weight_prepacked must be 0");
-  Value* x = c.in(0);
-  Value* weights = unpacked_weights(c, c.integer("K"), c.integer("N"));
-  Value* y = call_nested(c, "MatMul", {x, c.cast(weights, x->dtype)})[0];
+  if (c.has(4) && c.has(3) && c.dtype(3) == DType::UInt8)
+    c.unsupported("g_idx with packed zero points is not supported: they must be floats");
+  Value* y = nullptr;
+  if (c.has(4) || (c.has(3) && c.dtype(3) != DType::UInt8))
+    y = call_nested(c, "MatMul", {c.in(0), c.cast(unpacked_weights(c, bits), c.dtype(0))})[0];
+  else
+    y = product_of_bits(c, bits);
   return {c.has(5) ? c.pointwise("Add", {y, c.in(5)}) : y};
 }
 

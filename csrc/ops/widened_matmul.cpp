@@ -6,7 +6,6 @@
 
 #include "ir/text.h"
 #include "ops/infer_rules.h"
-#include "ops/onnx_call.h"
 #include "ops/op_def.h"
 #include "ops/row_axes.h"
 
@@ -114,26 +113,6 @@ REGISTER_OP(MatMulNBits, {.domain = "com.microsoft",
                           .kind = OpKind::MatMul,
                           .infer = infer_n_bits,
                           .flops = row_product_flops});
-
-Values import_n_bits(OnnxCall& c) {
-  const int64_t bits = c.integer("bits", 4);
-  if (bits != 2 && bits != 4 && bits != 8)
-    c.refuse(str("'bits' must be 2, 4 or 8, but found ", bits));
-  if (c.has(4)) c.unsupported("g_idx has no kernel: blocks must be in order");
-  if (c.has(3) && c.dtype(3) != DType::UInt8) c.refuse("zero points must be uint8");
-  Value* x = c.in(0);
-  const bool row = x->rank() == 1;
-  if (row) x = c.reshape(x, {1, x->dims.at(0)});
-  Value* y = c.emit("MatMulNBits", {x, c.in(1), c.in(2), c.optional(3)},
-                    {{"K", c.integer("K")},
-                     {"N", c.integer("N")},
-                     {"bits", bits},
-                     {"block_size", c.integer("block_size")}});
-  if (row) y = c.reshape(y, {y->dims.back()});
-  return {c.has(5) ? c.pointwise("Add", {y, c.in(5)}) : y};
-}
-
-REGISTER_ONNX({{"MatMulNBits", 1, import_n_bits, nullptr, "com.microsoft"}});
 
 REGISTER_ROW_AXES(rows_before_last, "WidenedMatMul", "MatMulNBits");
 

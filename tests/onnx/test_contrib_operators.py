@@ -238,6 +238,30 @@ def looked_up_weight_cases() -> list[Case]:
     return cases
 
 
+def product_of_bits_cases() -> list[Case]:
+    op, k, n, block = "MatMulNBits", 330, 37, 64
+    blocks = -(-k // block)
+    groups = RNG.permutation(np.arange(k) // block).astype(np.int32)
+    cases = []
+    for bits, rows in itertools.product((2, 4, 8), (1, 3, 4, 8, 9, 40)):
+        packed = byte(n, blocks, block * bits // 8)
+        scales = (RNG.random((n, blocks)) * 0.1).astype(np.float32)
+        attrs = {"K": k, "N": n, "bits": bits, "block_size": block}
+        x, zero = real(rows, k), byte(n, -(-blocks * bits // 8))
+        constants = (1, 2, 3, 4, 5)
+        inputs: list[list[Array | None]] = [[x, packed, scales, zero]]
+        if rows < 4:
+            half = [x.astype(np.float16), packed, scales.astype(np.float16)]
+            cases.append(Case(op, [*half, zero], attrs, atol=0.2, constants=constants))
+        if rows < 4 and bits < 8:
+            points = (RNG.random((n, blocks)) * 3).astype(np.float32)
+            inputs.append([x, packed, scales, points])
+            inputs.append([x, packed, scales, points, groups])
+            inputs.append([x, packed, scales, None, groups, real(n)])
+        cases += [Case(op, each, attrs, atol=2e-3, constants=constants) for each in inputs]
+    return cases
+
+
 def quantized_cases() -> list[Case]:
     a, b, c = [byte(2, 3, 4), SCALE, ZERO], [byte(3, 4), scalar(0.03), ZERO], [scalar(0.05), ZERO]
     image = [byte(1, 3, 6, 5), SCALE, ZERO]
@@ -433,6 +457,7 @@ FAMILIES: list[Callable[[], list[Case]]] = [
     sampling_cases,
     product_cases,
     looked_up_weight_cases,
+    product_of_bits_cases,
 ]
 
 

@@ -1,6 +1,7 @@
 // WidenedMatMul and MatMulNBits: the blocked product of tiled_product.h, whose right factor is
 // widened and scaled while it is packed, so that no more than half a MiB of it exists in 32 bits.
-// Few rows stream 16-bit floats.
+// Few rows stream 16-bit floats, and blocks of few bits.
+#include "kernels/cpu/block_weights.h"
 #include "kernels/cpu/streamed_product.h"
 #include "kernels/cpu/tiled_product.h"
 
@@ -142,53 +143,56 @@ void widened_matmul(const KernelArgs& args) {
 }
 
 // --- few bits ------------------------------------------------------------------------------------
-struct Blocks {
-  const uint8_t* bytes = nullptr;
-  const float* scales = nullptr;
-  const uint8_t* zeros = nullptr;  // null: half of the range
-  int64_t size = 0, count = 0;     // of a row
-};
+/// Rows for which taking the weights apart anew for every few takes less than packing them.
+constexpr int64_t kMostStreamedRows = 8;
 
-/// Number `i` of those that a row of bytes holds, the first in the lowest bits.
 template <int kBits>
-float unpacked(const uint8_t* row, int64_t i) {
-  constexpr int kEach = 8 / kBits;
-  return static_cast<float>((row[i / kEach] >> (i % kEach * kBits)) & ((1 << kBits) - 1));
+void multiply_few_rows(const KernelArgs& args, const BlockWeights& w, int64_t rows) {
+  using Rows = BlockRows<kBits>;
+  const TensorView &x = args.in[0], &y = args.out[0];
+  const int64_t inner = x.sizes[x.rank - 1], columns = y.sizes[y.rank - 1];
+  const Rows product(w, x.as<float>(), inner, y.as<float>(), columns);
+  constexpr int64_t kFewRowsGrain = 1 << 18;
+  parallel_ranges(args.context, columns, ceil_div(kFewRowsGrain, std::max<int64_t>(inner, 1)),
+                  [&](int64_t begin, int64_t end) {
+                    for (int64_t row = 0; row < rows; row += Rows::kMostRows)
+                      product.run(begin, end, row, std::min(Rows::kMostRows, rows - row));
+                  });
 }
 
-/// Rows [first, first + inner) of one column; elements of `to` are `stride` apart.
 template <int kBits>
-void widen_blocks(const Blocks& b, int64_t column, int64_t first, int64_t inner, float* to,
-                  int64_t stride) {
-  const uint8_t* row = b.bytes + column * b.count * (b.size * kBits / 8);
-  const uint8_t* zeros = b.zeros ? b.zeros + column * ((b.count * kBits + 7) / 8) : nullptr;
-  for (int64_t k = first; k < first + inner;) {
-    const int64_t block = k / b.size, end = std::min(first + inner, (block + 1) * b.size);
-    const float scale = b.scales[column * b.count + block];
-    const float zero = zeros ? unpacked<kBits>(zeros, block) : float{1 << (kBits - 1)};
-    for (; k < end; ++k, to += stride) *to = (unpacked<kBits>(row, k) - zero) * scale;
-  }
+void multiply_blocks(const KernelArgs& args, const BlockWeights& w) {
+  const TensorView& y = args.out[0];
+  const int64_t columns = y.sizes[y.rank - 1];
+  const int64_t rows = columns == 0 ? 0 : y.element_count() / columns;
+  if (rows <= kMostStreamedRows && BlockRows<kBits>::fits(w.size))
+    return multiply_few_rows<kBits>(args, w, rows);
+  static_assert(Product::kMostInner <= kInnerPiece);
+  multiply(args, [&](int64_t first, int64_t inner, int64_t column, int64_t width, float* to) {
+    alignas(64) float wide[kWidth * kInnerPiece];
+    for (int64_t begin = 0; begin < width; begin += kWidth) {
+      const int64_t count = std::min(kWidth, width - begin);
+      for (int64_t j = 0; j < count; ++j)
+        widen_column<kBits>(w, column + begin + j, first, inner, wide + j * inner);
+      pack_panels<float>(StridedMatrix<const float>{wide, inner, count, 1, inner}, to);
+      to += inner * whole_vectors<float>(count);
+    }
+  });
 }
 
 void matmul_n_bits(const KernelArgs& args) {
   const Attrs& attrs = args.facts.node().attrs;
-  const int64_t bits = attrs.integer("bits");
-  const auto widen = bits == 2 ? widen_blocks<2> : bits == 4 ? widen_blocks<4> : widen_blocks<8>;
-  Blocks blocks;
-  blocks.bytes = args.in[1].as<uint8_t>();
-  blocks.scales = args.in[2].as<float>();
-  if (args.in.size() > 3) blocks.zeros = args.in[3].as<uint8_t>();
-  blocks.size = attrs.integer("block_size");
-  blocks.count = ceil_div(attrs.integer("K"), blocks.size);
-  multiply(args, [&](int64_t first, int64_t inner, int64_t column, int64_t width, float* to) {
-    for (int64_t begin = 0; begin < width; begin += kWidth) {
-      const int64_t count = std::min(kWidth, width - begin), lanes = whole_vectors<float>(count);
-      if (count < lanes) std::fill_n(to, inner * lanes, 0.0f);
-      for (int64_t j = 0; j < count; ++j)
-        widen(blocks, column + begin + j, first, inner, to + j, lanes);
-      to += inner * lanes;
-    }
-  });
+  BlockWeights w;
+  w.bytes = args.in[1].as<uint8_t>();
+  w.scales = args.in[2].as<float>();
+  if (args.in.size() > 3) w.zeros = args.in[3].as<uint8_t>();
+  w.size = attrs.integer("block_size");
+  w.count = ceil_div(attrs.integer("K"), w.size);
+  switch (attrs.integer("bits")) {
+    case 2: return multiply_blocks<2>(args, w);
+    case 4: return multiply_blocks<4>(args, w);
+    default: return multiply_blocks<8>(args, w);
+  }
 }
 
 REGISTER_CPU_KERNEL({.op = "WidenedMatMul",
