@@ -21,6 +21,8 @@ struct Heads {
   Value *q = nullptr, *k = nullptr, *v = nullptr;  // [B, heads, L or S, E]
   Value* bias = nullptr;                           // added to the scores
   double scale = 0, softcap = 0;                   // scale 0: 1 / sqrt(E)
+  Value* sink =
+      nullptr;  // [1, heads, 1, 1]: a score that takes its share, beside those of the keys
 };
 
 void add_bias(OnnxCall& c, Heads& h, Value* bias) {
@@ -31,7 +33,7 @@ void add_bias(OnnxCall& c, Heads& h, Value* bias) {
 
 Value* attended(OnnxCall& c, Heads h) {
   if (h.scale == 0) h.scale = 1 / std::sqrt(static_cast<double>(c.sizes().fix(h.q->dims.at(3))));
-  if (!h.bias && h.softcap == 0)
+  if (!h.bias && h.softcap == 0 && !h.sink)
     return c.emit_all("ScaledDotProductAttention", {h.q, h.k, h.v, nullptr},
                       {{"is_causal", 0}, {"scale", h.scale}, {"ratio", 0.0}})[0];
   Value* scores = c.emit("MatMul", {h.q, c.transpose(h.k, {0, 1, 3, 2})});
@@ -41,7 +43,15 @@ Value* attended(OnnxCall& c, Heads h) {
     scores = c.emit("Mul", {scores, number(c, h.softcap, scores)});
   }
   if (h.bias) scores = c.pointwise("Add", {scores, h.bias});
-  return c.emit("MatMul", {c.emit("Softmax", {scores}, {{"axis", -1}}), h.v});
+  const DimExpr keys = scores->dims.at(3);
+  if (h.sink) {
+    Dims column = scores->dims;
+    column.at(3) = DimExpr(1);
+    scores = c.concat({scores, c.expand(c.cast(h.sink, scores->dtype), column)}, 3);
+  }
+  Value* shares = c.emit("Softmax", {scores}, {{"axis", -1}});
+  if (h.sink) shares = c.slice(shares, 3, 0, keys);
+  return c.emit("MatMul", {shares, h.v});
 }
 
 // 0 where `seen`, else `masked`
@@ -302,13 +312,12 @@ Value* grouped_bias(OnnxCall& c, const GroupedQueries& g, const DimExpr& keys, i
 }
 
 // query, key, value, past_key, past_value, seqlens_k, total_sequence_length, cos_cache, sin_cache,
-// position_ids, attention_bias
+// position_ids, attention_bias, head_sink
 Values import_group_query_attention(OnnxCall& c) {
-  for (size_t i = 11; i < c.input_count(); ++i)
+  for (size_t i = 12; i < c.input_count(); ++i)
     if (c.has(i)) c.unsupported(str("operand ", i, " is not supported"));
   for (std::string_view name : {"sliding_window_cache", "qk_output"})
     if (c.flag(name)) c.unsupported(str(name, " is not supported"));
-  if (c.integer("smooth_softmax", 0) > 0) c.unsupported("smooth_softmax is not supported");
   if (!c.flag("causal", true)) c.refuse("causal must be 1");
   const int64_t heads = c.integer("num_heads"), kv_heads = c.integer("kv_num_heads");
   if (kv_heads <= 0 || heads % kv_heads != 0)
@@ -353,6 +362,10 @@ Values import_group_query_attention(OnnxCall& c) {
       c.refuse("attention_bias must have a column for each key of the cache");
     add_bias(c, h, bias);
   }
+  if (c.has(11))
+    h.sink = c.reshape(c.in(11), {1, heads, 1, 1});
+  else if (c.integer("smooth_softmax", 0) > 0)
+    h.sink = c.full(0.0, {1, heads, 1, 1}, g.q->dtype);
   return {join_heads(c, attended(c, h)), k, v};
 }
 

@@ -151,6 +151,19 @@ def grouped_query_cases() -> list[Case]:
     return cases
 
 
+def sink_cases() -> list[Case]:
+    """A score beside those of the keys: 0, or one for each head."""
+    op, attrs = "GroupQueryAttention", {"num_heads": 4, "kv_num_heads": 2}
+    one: list[Array | None] = [real(2, 1, 64), real(2, 1, 32), real(2, 1, 32)]
+    past = [real(2, 2, 6, 16), real(2, 2, 6, 16)]
+    lengths = [np.array([6, 6], np.int32), scalar(7, np.int32)]
+    return [
+        Case(op, [*one, *past, *lengths], {**attrs, "smooth_softmax": 1}, 3),
+        Case(op, [*one, *past, *lengths], {**attrs, "smooth_softmax": 1, "softcap": 2.0}, 3),
+        Case(op, [*one, *past, *lengths, None, None, None, None, real(4)], attrs, 3),
+    ]
+
+
 def rotary_cases() -> list[Case]:
     op, tables = "RotaryEmbedding", [real(9, 2), real(9, 2)]
     positions = np.array([[0, 3, 4], [2, 5, 8]])
@@ -458,6 +471,7 @@ FAMILIES: list[Callable[[], list[Case]]] = [
     product_cases,
     looked_up_weight_cases,
     product_of_bits_cases,
+    sink_cases,
 ]
 
 
