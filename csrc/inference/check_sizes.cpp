@@ -1,5 +1,7 @@
 #include "inference/check_sizes.h"
 
+#include <set>
+#include <string>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -14,9 +16,61 @@ Dims on_numbers(const Dims& dims, const SymbolValues& values) {
   return {sizes.begin(), sizes.end()};
 }
 
+// What the check of a node depends on, beside types.
+std::vector<std::string> symbols_in_check(const Node& node) {
+  std::vector<std::string> names;
+  const auto collect = [&](const Dims& dims) {
+    for (const DimExpr& dim : dims) dim.collect_symbols(names);
+  };
+  for (const Value* input : node.inputs()) {
+    if (!input) continue;
+    collect(input->dims);
+    if (!input->is_literal()) continue;
+    if (const auto* number = std::get_if<DimExpr>(&input->literal()))
+      number->collect_symbols(names);
+  }
+  for (const Value* output : node.outputs())
+    if (output) collect(output->dims);
+  for (const auto& [name, attr] : node.attrs.entries()) {
+    if (const auto* dim = std::get_if<DimExpr>(&attr)) dim->collect_symbols(names);
+    if (const auto* dims = std::get_if<Dims>(&attr)) collect(*dims);
+    if (const auto* body = std::get_if<std::shared_ptr<const Graph>>(&attr))
+      (*body)->collect_symbols(names);
+  }
+  return names;
+}
+
 }  // namespace
 
-void check_sizes(const Graph& graph, const SymbolValues& values) {
+bool SizeChecks::Checked::passed(const SymbolValues& now) const {
+  if (!passes) return false;
+  for (size_t i = 0; i < symbols.size(); ++i)
+    if (now.entries()[symbols[i]].second != values[i]) return false;
+  return true;
+}
+
+void SizeChecks::read(const Graph& graph, const SymbolValues& values) {
+  nodes_.clear();
+  std::unordered_map<std::string, size_t> places;
+  for (const auto& entry : values.entries()) places.emplace(entry.first, places.size());
+  for (const auto& node : graph.nodes()) {
+    std::set<size_t> symbols;
+    for (const std::string& name : symbols_in_check(*node)) {
+      const auto place = places.find(name);
+      if (place != places.end()) symbols.insert(place->second);  // else evaluation says so
+    }
+    nodes_.push_back({{symbols.begin(), symbols.end()}, {}, false});
+  }
+}
+
+void SizeChecks::clear() {
+  const std::lock_guard lock(mutex_);
+  nodes_.clear();
+}
+
+void SizeChecks::check(const Graph& graph, const SymbolValues& values) {
+  const std::lock_guard lock(mutex_);
+  if (nodes_.size() != graph.nodes().size()) read(graph, values);
   Graph numbers;
   std::unordered_map<const Value*, Value*> known;
   const auto value_of = [&](const Value* value) -> Value* {
@@ -26,7 +80,11 @@ void check_sizes(const Graph& graph, const SymbolValues& values) {
     if (value->is_literal()) return made = numbers.literal(value->literal(), value->dtype);
     return made = numbers.add_input(value->name, value->dtype, on_numbers(value->dims, values));
   };
+  auto checked = nodes_.begin();
   for (const auto& node : graph.nodes()) {
+    Checked& check = *checked++;
+    if (check.passed(values)) continue;
+    check.passes = false;
     numbers.current_origin = node->origin;
     Values inputs;
     for (const Value* input : node->inputs()) inputs.push_back(value_of(input));
@@ -39,6 +97,9 @@ void check_sizes(const Graph& graph, const SymbolValues& values) {
                  dims_text(made->output(i)->dims));
       known[node->output(i)] = made->output(i);
     }
+    check.values.clear();
+    for (size_t symbol : check.symbols) check.values.push_back(values.entries()[symbol].second);
+    check.passes = true;
   }
 }
 

@@ -118,7 +118,10 @@ bool Segment::Imports::tick() {
   is_watched = false;
   recent.clear();  // calls of imports that may go
   shrink(kIdleBytes + weight_bytes() / 40);
-  for (const auto& outcome : outcomes) outcome->checked.clear();
+  for (const auto& outcome : outcomes) {
+    outcome->checked.clear();
+    outcome->size_checks.clear();
+  }
   note_freed_heap(kPlanBytes);
   return false;
 }
@@ -510,7 +513,7 @@ void Segment::check_once(Outcome& outcome, const CallShapes& call) {
     const std::lock_guard lock(imports_->mutex);
     if (outcome.checked.count(numbers)) return;
   }
-  check_sizes(outcome.session->exported_graph(), values);
+  outcome.size_checks.check(outcome.session->exported_graph(), values);
   note_freed_heap(kPlanBytes);
   imports_->watch();
   constexpr size_t kMostKnown = 4096;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "importer/import_model.h"
+#include "inference/check_sizes.h"
 #include "inference/constant_part.h"
 #include "inference/device_weights.h"
 #include "inference/host_tensor.h"
@@ -156,7 +157,8 @@ struct Segment::Outcome {
   std::vector<ConstantStore::Tensors> halves;     // weights in float16
   std::unique_ptr<Session> session;
   std::set<std::vector<int64_t>> checked;  // values of symbols for which the sizes fit
-  ImportedRows imported;                   // before any pass, where a limit may cut runs in parts
+  SizeChecks size_checks;
+  ImportedRows imported;  // before any pass, where a limit may cut runs in parts
   /// Where the segment ends before the model does; then what follows.
   std::optional<ModelCut> cut;
   std::vector<std::unique_ptr<Segment>> bodies;  // of the node there

@@ -341,3 +341,32 @@ def test_products_of_few_columns(inner: int) -> None:
         found = InferenceSession(model).run(None, feeds)
         for y, wanted in zip(found, (x @ w, x @ w + b, x @ w / 2 + b, x @ w), strict=True):
             np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=1e-4 * inner**0.5)
+
+
+def test_sizes_are_checked_in_every_call() -> None:
+    """Also where most of a call's sizes are those of the call before."""
+    nodes = [
+        helper.make_node("Concat", ["past", "x"], ["next"], axis=0),
+        helper.make_node("Add", ["next", "mask"], ["masked"]),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    inputs: dict[str, tuple[int, list[Any]]] = {
+        "past": (TensorProto.FLOAT, ["p", 4]),
+        "x": (TensorProto.FLOAT, ["n", 4]),
+        "mask": (TensorProto.FLOAT, ["t", 1]),
+    }
+    model = model_bytes(nodes, inputs, ["masked", "y"], {"w": np.ones((4, 2), np.float32)})
+    session = InferenceSession(model)
+    for past, new, total in ((1, 1, 2), (2, 1, 3), (2, 1, 4), (3, 1, 4), (2, 1, 4), (3, 2, 5)):
+        feeds = {
+            "past": np.ones((past, 4), np.float32),
+            "x": np.ones((new, 4), np.float32),
+            "mask": np.ones((total, 1), np.float32),
+        }
+        if past + new == total:
+            masked, y = session.run(None, feeds)
+            assert masked.shape == (total, 4)
+            assert y.shape == (new, 2)
+        else:
+            with pytest.raises(RuntimeError, match="Add"):
+                session.run(None, feeds)
