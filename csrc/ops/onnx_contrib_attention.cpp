@@ -21,8 +21,8 @@ struct Heads {
   Value *q = nullptr, *k = nullptr, *v = nullptr;  // [B, heads, L or S, E]
   Value* bias = nullptr;                           // added to the scores
   double scale = 0, softcap = 0;                   // scale 0: 1 / sqrt(E)
-  Value* sink =
-      nullptr;  // [1, heads, 1, 1]: a score that takes its share, beside those of the keys
+  // [1, heads, 1, 1]: a score that takes its share, beside those of the keys
+  Value* sink = nullptr;
 };
 
 void add_bias(OnnxCall& c, Heads& h, Value* bias) {

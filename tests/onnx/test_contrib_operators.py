@@ -266,7 +266,7 @@ def product_of_bits_cases() -> list[Case]:
         if rows < 4:
             half = [x.astype(np.float16), packed, scales.astype(np.float16)]
             cases.append(Case(op, [*half, zero], attrs, atol=0.2, constants=constants))
-        if rows < 4 and bits < 8:
+        if rows < 4 and bits == 4:  # onnxruntime reads others in other ways, or not at all
             points = (RNG.random((n, blocks)) * 3).astype(np.float32)
             inputs.append([x, packed, scales, points])
             inputs.append([x, packed, scales, points, groups])

@@ -144,7 +144,7 @@ void widened_matmul(const KernelArgs& args) {
 
 // --- few bits ------------------------------------------------------------------------------------
 /// Rows for which taking the weights apart anew for every few takes less than packing them.
-constexpr int64_t kMostStreamedRows = 8;
+constexpr int64_t kMostStreamedRows = 16;
 
 template <int kBits>
 void multiply_few_rows(const KernelArgs& args, const BlockWeights& w, int64_t rows) {
