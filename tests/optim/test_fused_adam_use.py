@@ -179,7 +179,9 @@ def test_closure() -> None:
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        loss = model(torch.ones(2, 3)).square().sum()
+        loss = (
+            (model(torch.ones(2, 3)) - 10).square().sum()
+        )  # far from the least, so that a step helps
         loss.backward()
         return loss
 
