@@ -22,10 +22,9 @@ def _fixed_point(m: Any, x: Tensor) -> Tensor:
     def step(z: Tensor) -> Tensor:
         return 0.5 * torch.tanh(m.fc(z) + x)
 
-    with torch.no_grad():
-        z = torch.zeros_like(x)
-        for _ in range(20):
-            z = step(z)
+    z = torch.zeros_like(x)
+    for _ in range(20):
+        z = step(z).detach()
     z = step(z)
     start = z.clone().detach().requires_grad_()
     again = step(start)

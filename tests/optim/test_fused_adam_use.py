@@ -179,9 +179,8 @@ def test_closure() -> None:
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        loss = (
-            (model(torch.ones(2, 3)) - 10).square().sum()
-        )  # far from the least, so that a step helps
+        far = model(torch.ones(2, 3)) - 10  # from 0, so that a step helps
+        loss = far.square().sum()
         loss.backward()
         return loss
 

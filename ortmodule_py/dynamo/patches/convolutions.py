@@ -35,7 +35,8 @@ def _probe(trial: Trial) -> bool:
     needed_by=None,
 )
 def _select(select: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    image, weight = args[:2]
+    given = dict(zip(("input", "weight"), args, strict=False)) | kwargs
+    image, weight = given["input"], given["weight"]
     shape_env = getattr(getattr(image, "fake_mode", None), "shape_env", None)
     if shape_env is None or _is_channels_last(image) or _is_channels_last(weight):
         return select(*args, **kwargs)

@@ -42,14 +42,23 @@ def _probe(trial: Trial) -> bool:
 @patch(
     "hooks_that_differentiate",
     "Hooks of tensors that call `torch.autograd.grad` work.",
-    {(2, 13): "torch._dynamo.variables.tensor:TensorVariable.call_method"},
+    "torch._dynamo.variables.tensor:TensorVariable.call_method",
     probe=_probe,
     needed_by=None,
 )
 def _call(call: Callable[..., Any], self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
-    if name == "register_hook":
+    if name == "register_hook" and _may_break(tx):
         _break_if_it_differentiates(args[0] if args else kwargs.get("hook"))
     return call(self, tx, name, args, kwargs)
+
+
+def _may_break(tx: Any) -> bool:
+    """Whether no function is being taken up again, which a break would make an error."""
+    while tx is not None:
+        if getattr(tx, "is_tracing_resume_prologue", False):
+            return False
+        tx = getattr(tx, "parent", None)
+    return True
 
 
 def _break_if_it_differentiates(hook: Any) -> None:
