@@ -7,13 +7,11 @@ Each row is a Gemm with a constant weight: microseconds of a run, the least of i
 
 from __future__ import annotations
 
-import time
-from typing import Any
-
 import numpy as np
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
+from benchmarks.few_bits import microseconds
 from ortmodule_py.inference import InferenceSession, SessionOptions
 
 # rows, inner, columns
@@ -47,12 +45,6 @@ def layer(inner: int, columns: int) -> bytes:
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     return bytes(model.SerializeToString())
-
-
-def microseconds(session: Any, x: np.ndarray[Any, Any]) -> float:
-    start = time.perf_counter()
-    session.run(None, {"x": x})
-    return (time.perf_counter() - start) * 1e6
 
 
 def main() -> None:
