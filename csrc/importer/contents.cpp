@@ -99,7 +99,7 @@ std::optional<KnownValue> Importer::input_content(const Imported& value, bool re
   if (count > kMostContent || given.sizes.size() > 1) return std::nullopt;
   misses_content_ = misses_content_ || !given.data;
   if (!given.data) return std::nullopt;
-  has_open_sizes_ = true;
+  depends_on_call_ = true;
   if (integers) {
     KnownValue content = integer_content(index, count);
     content.dtype = value.dtype;

@@ -160,7 +160,7 @@ DimExpr Importer::input_dim(const std::string& input, size_t index, size_t axis,
   }
   if (auto axes = request_.fixed_axes.find(input); axes != request_.fixed_axes.end())
     if (auto fixed = axes->second.find(axis); fixed != axes->second.end()) return fixed->second;
-  has_open_sizes_ = true;
+  depends_on_call_ = true;
   std::string symbol = symbol_name(text);
   while (!named_sizes_.emplace(symbol, size).second && named_sizes_.at(symbol) != size)
     symbol += "_";
@@ -517,9 +517,9 @@ void Importer::throw_failures() const {
   const bool unsupported = std::ranges::any_of(
       failures_, [](const Failure& each) { return each.fault == Fault::Unsupported; });
   const std::string_view rule =
-      unsupported       ? "[import] every node must be one that the engine can run"
-      : has_open_sizes_ ? "[feeds] every node must be valid for the types and sizes of the feeds"
-                        : "[model] every node must be valid";
+      unsupported        ? "[import] every node must be one that the engine can run"
+      : depends_on_call_ ? "[feeds] every node must be valid for the types and sizes of the feeds"
+                         : "[model] every node must be valid";
   std::string text = str(rule, ", but found ", failures_.size(),
                          failures_.size() == 1 ? " that is" : " that are", " not:");
   constexpr size_t kMostListed = 20;

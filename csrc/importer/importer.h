@@ -148,8 +148,8 @@ class Importer {
     Fault fault;
   };
   std::vector<Failure> failures_;
-  bool has_open_sizes_ = false;  // the model leaves open sizes or contents that this call decides
-  bool misses_content_ = false;  // of an input that was asked for
+  bool depends_on_call_ = false;  // this call decides sizes or contents that the model leaves open
+  bool misses_content_ = false;   // of an input that was asked for
   size_t imported_nodes_ = 0;
   std::vector<std::shared_ptr<std::vector<OnnxNode>>>
       function_bodies_;  // pending nodes are in them

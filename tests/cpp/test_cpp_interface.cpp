@@ -139,6 +139,18 @@ TEST(CppInterface, WhatCannotBeLoadedSaysWhy) {
                "Magic 'y': ONNX has no such operator");
 }
 
+TEST(CppInterface, OutputsHaveWhatTheFileLeavesOut) {
+  Message graph;
+  graph.message(1, node_message("Neg", {"x"}, {"y"}));
+  graph.message(11, value_message("x", float_type({2, 3})));
+  graph.message(12, Message().text(1, "y"));
+  const Session session = open(model_message(graph).bytes());
+  ASSERT_EQ(session.outputs().size(), 1u);
+  EXPECT_EQ(session.outputs()[0].type, ElementType::Float32);
+  EXPECT_TRUE(session.outputs()[0].has_rank);
+  EXPECT_EQ(session.outputs()[0].sizes, (std::vector<int64_t>{2, 3}));
+}
+
 TEST(CppInterface, WrongNamesTypesAndSizesAreErrorsBeforeARun) {
   const Session session = open(sum_model());
   const Value x = Value::tensor(ElementType::Float32, {3, 2});

@@ -57,7 +57,7 @@ void Session::run(IoBinding& binding, const RunOptions& options) const {
 std::vector<Value> IoBinding::Impl::run(const std::atomic<bool>& terminate) const {
   std::vector<const Value*> values;
   for (size_t i = 0; i < inputs.size(); ++i) values.push_back(bound[i] ? &inputs[i] : nullptr);
-  HostTargets places(session->outputs.size());
+  HostTargets places(session->session.outputs().size());
   std::vector<size_t> wanted;
   for (size_t i = 0; i < targets.size(); ++i) {
     wanted.push_back(session->output(output_names[i]));

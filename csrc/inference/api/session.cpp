@@ -105,10 +105,8 @@ Session::Impl::Impl(std::shared_ptr<LoadedModel> model, const SessionOptions::Im
     inputs_by_name.emplace(input->name, inputs.size() + overridable.size());
     overridable.push_back(describe(*input));
   }
-  for (const OnnxValue& output : session.outputs()) {
-    outputs_by_name.emplace(output.name, outputs.size());
-    outputs.push_back(describe(output));
-  }
+  for (size_t i = 0; i < session.outputs().size(); ++i)
+    outputs_by_name.emplace(session.outputs()[i].name, i);
   const OnnxModel& read = session.model().model();
   metadata.producer_name = read.producer;
   metadata.graph_name = read.graph.name;

@@ -46,11 +46,11 @@ struct Session::Impl {
   std::vector<HostResult> run(const std::vector<HostFeed>& feeds, const HostTargets& targets,
                               const std::atomic<bool>& terminate);
 
-  /// With what the file leaves out; see InferenceSession::typed_outputs().
+  /// The outputs with what the file leaves out; see InferenceSession::typed_outputs().
   const std::vector<TensorInfo>& typed_outputs();
 
   InferenceSession session;
-  std::vector<TensorInfo> inputs, overridable, outputs;
+  std::vector<TensorInfo> inputs, overridable;
   std::map<std::string, size_t> inputs_by_name, outputs_by_name;
   ModelMetadata metadata;
 
