@@ -10,6 +10,8 @@ from tests.onnx_backend.cases import KINDS, Case, cases, run
 
 # The least that must pass of all cases of onnx 1.23.2, whatever the list says.
 LEAST = {"node": 1810, "simple": 15, "pytorch-converted": 82, "pytorch-operator": 35}
+# Reasons that begin so: a case of ten random bits passes once in a thousand runs.
+CHANCE = "random numbers"
 
 
 def expected_failures() -> dict[str, str]:
@@ -37,7 +39,7 @@ def test_all_cases(kind: str) -> None:
     failed = {case.name: reason for case in all_cases if (reason := failure(case))}
     new = {name: reason for name, reason in failed.items() if name not in expected}
     assert not new, "these cases fail now:\n" + "\n".join(f"{n}  {r}" for n, r in new.items())
-    names = {case.name for case in all_cases}
+    names = {case.name for case in all_cases if not expected.get(case.name, "").startswith(CHANCE)}
     mended = sorted(name for name in expected if name in names and name not in failed)
     assert not mended, f"take these cases out of expected_failures.txt: {mended}"
     assert len(all_cases) - len(failed) >= LEAST[kind]
