@@ -61,6 +61,9 @@ Value* unpacked_weights(OnnxCall& c, int64_t bits) {
   return c.transpose(weights, {1, 0});
 }
 
+// The accuracy_level that asks for at least 8 bits of x.
+constexpr int64_t kInt8Level = 4;
+
 // The product by an op whose kernel takes weights apart while it reads them.
 Value* product_of_bits(OnnxCall& c, int64_t bits) {
   Value* x = c.in(0);
@@ -72,7 +75,8 @@ Value* product_of_bits(OnnxCall& c, int64_t bits) {
              {{"K", c.integer("K")},
               {"N", c.integer("N")},
               {"bits", bits},
-              {"block_size", c.integer("block_size")}});
+              {"block_size", c.integer("block_size")},
+              {"rounds_x", c.integer("accuracy_level", 0) == kInt8Level ? 1 : 0}});
   return c.cast(row ? c.reshape(y, {y->dims.back()}) : y, x->dtype);
 }
 

@@ -80,7 +80,7 @@ REGISTER_OP(WidenedMatMul, {.domain = "com.microsoft",
 
 // --- few bits ------------------------------------------------------------------------------------
 // x, B [N, blocks, block_size * bits / 8], scales [N * blocks], zero_points? (packed alike, rows of
-// whole bytes), bias?
+// whole bytes). With `rounds_x` a kernel may round each block of a row of x to 8 bits.
 void infer_n_bits(InferContext& c) {
   check_x(c);
   const int64_t inner = c.attrs().integer("K"), columns = c.attrs().integer("N"),
@@ -109,7 +109,7 @@ void infer_n_bits(InferContext& c) {
 REGISTER_OP(MatMulNBits, {.domain = "com.microsoft",
                           .inputs = {"x", "w", "scales", "zeros?"},
                           .outputs = {"y"},
-                          .attrs = {{"bits", 4}},
+                          .attrs = {{"bits", 4}, {"rounds_x", 0}},
                           .kind = OpKind::MatMul,
                           .infer = infer_n_bits,
                           .flops = row_product_flops});

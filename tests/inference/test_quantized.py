@@ -275,45 +275,6 @@ def test_gather_widens_the_rows_that_it_reads(kind: str, sizes: tuple[int, ...])
         assert session.memory({"i": sizes}).peak_bytes < WIDENED_BYTES / 2
 
 
-def in_bytes(numbers: Array, bits: int) -> Array:
-    """The last axis packed into bytes, the first number in the lowest bits."""
-    each = 8 // bits
-    padded = np.pad(numbers, ((0, 0), (0, -numbers.shape[-1] % each)))
-    parts = padded.reshape(*numbers.shape[:-1], -1, each).astype(np.uint16)
-    return (parts << (bits * np.arange(each))).sum(-1).astype(np.uint8)
-
-
-@pytest.mark.parametrize("bits", [2, 4, 8])
-@pytest.mark.parametrize("zeros", [False, True])
-@pytest.mark.parametrize(("inner", "columns"), [(64, 5), (100, 37), (640, 40)])
-def test_products_of_weights_of_few_bits(inner: int, columns: int, zeros: bool, bits: int) -> None:
-    random = np.random.default_rng(0)
-    size, end = 32, 1 << bits
-    blocks = -(-inner // size)
-    q = random.integers(0, end, (columns, blocks * size)).astype(np.uint8)
-    scales = random.uniform(0.01, 0.1, (columns, blocks)).astype(np.float32)
-    points = random.integers(0, end, (columns, blocks)).astype(np.uint8)
-    weights = {
-        "w": in_bytes(q, bits).reshape(columns, blocks, size * bits // 8),
-        "s": scales.reshape(-1),
-    }
-    if zeros:
-        weights["z"] = in_bytes(points, bits).reshape(-1)
-    else:
-        points[:] = end // 2
-    attrs = {"K": inner, "N": columns, "bits": bits, "block_size": size}
-    product = node("MatMulNBits", ["x", *weights], ["y"], domain="com.microsoft", **attrs)
-    model = onnx.load_from_string(model_bytes([product], {"x": (1, ["n", inner])}, ["y"], weights))
-    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
-    x = random.standard_normal((3, inner)).astype(np.float32)
-    y = InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
-    real = (q.astype(np.float64).reshape(columns, blocks, size) - points[:, :, None]) * (
-        scales[:, :, None]
-    )
-    wanted = x.astype(np.float64) @ real.reshape(columns, -1)[:, :inner].T
-    np.testing.assert_allclose(y, wanted, rtol=1e-5, atol=1e-3)
-
-
 # --- 16 bits -------------------------------------------------------------------------------------
 @pytest.mark.parametrize("dtype", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
 @pytest.mark.parametrize("reader", ["MatMul", "Gemm", "Gather", "both"])

@@ -21,13 +21,40 @@ struct BlockWeights {
   }
 };
 
+/// Operands 1 to 3 of MatMulNBits.
+inline BlockWeights block_weights(const KernelArgs& args) {
+  const Attrs& attrs = args.facts.node().attrs;
+  BlockWeights w;
+  w.bytes = args.in[1].as<uint8_t>();
+  w.scales = args.in[2].as<float>();
+  if (args.in.size() > 3) w.zeros = args.in[3].as<uint8_t>();
+  w.size = attrs.integer("block_size");
+  w.count = ceil_div(attrs.integer("K"), w.size);
+  return w;
+}
+
+/// Bytes, one to a lane. By name, as in byte_vec.h.
+inline IntLanes bytes_in_lanes(const uint8_t* from) {
+#if defined(__AVX512F__)
+  return IntLanes(
+      _mm512_maskz_cvtepu8_epi32(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+#elif defined(__AVX2__)
+  return IntLanes(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+#else
+  IntLanes lanes;
+  for (int i = 0; i < FloatVec::kCount; ++i) lanes[i] = from[i];
+  return lanes;
+#endif
+}
+
 /// Scale and zero point of the blocks of a column.
 template <int kBits>
 class BlockSteps {
  public:
   BlockSteps(const BlockWeights& w, int64_t column)
       : scales_(w.scales + column * w.count),
-        zeros_(w.zeros ? w.zeros + column * ((w.count * kBits + 7) / 8) : nullptr) {}
+        zero_bytes_((w.count * kBits + 7) / 8),
+        zeros_(w.zeros ? w.zeros + column * zero_bytes_ : nullptr) {}
 
   float scale(int64_t block) const { return scales_[block]; }
   float zero(int64_t block) const {
@@ -37,9 +64,37 @@ class BlockSteps {
     return static_cast<float>((zeros_[place / kEach] >> (place % kEach * kBits)) &
                               ((1 << kBits) - 1));
   }
+  /// Zero points of the blocks from `block` on, a multiple of the lanes; 0 behind the last byte.
+  FloatVec zeros(int64_t block) const {
+    if (!zeros_) return FloatVec(float{1 << (kBits - 1)});
+    constexpr int64_t kBytes = FloatVec::kCount * kBits / 8;
+    const int64_t byte = block * kBits / 8;
+    const uint8_t* from = zeros_ + byte;
+    uint8_t padded[kBytes] = {};
+    if (byte + kBytes > zero_bytes_) {
+      std::memcpy(padded, from, static_cast<size_t>(zero_bytes_ - byte));
+      from = padded;
+    }
+    if constexpr (kBits == 8) {
+      return FloatVec(__builtin_convertvector(bytes_in_lanes(from), FloatLanes));
+    } else {
+      uint64_t all = 0;
+      std::memcpy(&all, from, kBytes);
+      IntLanes half, shift;  // of the 64 bits, and the place in it
+      for (int lane = 0; lane < FloatVec::kCount; ++lane) {
+        half[lane] = lane * kBits / 32;
+        shift[lane] = lane * kBits % 32;
+      }
+      typedef uint64_t WordLanes __attribute__((vector_size(kVectorBytes)));
+      const IntLanes words = __builtin_shuffle(IntLanes(all - WordLanes{}), half);
+      const IntLanes numbers = (words >> shift) & ((1 << kBits) - 1);
+      return FloatVec(__builtin_convertvector(numbers, FloatLanes));
+    }
+  }
 
  private:
   const float* scales_;
+  int64_t zero_bytes_;
   const uint8_t* zeros_;
 };
 
@@ -65,20 +120,6 @@ void widen_column(const BlockWeights& w, int64_t column, int64_t first, int64_t 
     for (int64_t i = k; i < stop; ++i) to[i] = (static_cast<float>(number[i]) - zero) * scale;
     k = stop;
   }
-}
-
-/// Bytes, one to a lane. By name, as in byte_vec.h.
-inline IntLanes bytes_in_lanes(const uint8_t* from) {
-#if defined(__AVX512F__)
-  return IntLanes(
-      _mm512_maskz_cvtepu8_epi32(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-#elif defined(__AVX2__)
-  return IntLanes(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
-#else
-  IntLanes lanes;
-  for (int i = 0; i < FloatVec::kCount; ++i) lanes[i] = from[i];
-  return lanes;
-#endif
 }
 
 /// y [rows, columns] = x [rows, inner] weights, for few rows. Every element is computed alike

@@ -181,14 +181,8 @@ void multiply_blocks(const KernelArgs& args, const BlockWeights& w) {
 }
 
 void matmul_n_bits(const KernelArgs& args) {
-  const Attrs& attrs = args.facts.node().attrs;
-  BlockWeights w;
-  w.bytes = args.in[1].as<uint8_t>();
-  w.scales = args.in[2].as<float>();
-  if (args.in.size() > 3) w.zeros = args.in[3].as<uint8_t>();
-  w.size = attrs.integer("block_size");
-  w.count = ceil_div(attrs.integer("K"), w.size);
-  switch (attrs.integer("bits")) {
+  const BlockWeights w = block_weights(args);
+  switch (args.facts.node().attrs.integer("bits")) {
     case 2: return multiply_blocks<2>(args, w);
     case 4: return multiply_blocks<4>(args, w);
     default: return multiply_blocks<8>(args, w);
