@@ -56,6 +56,7 @@ class Attention {
       for (int threads : {1, 2}) {
         run(*kernels[i], *gradients[i], threads);
         expect_close(y_, expected_[0], ulps, 1, "y");
+        expect_close(y_alone_, expected_[0], ulps, 1, "y without statistics");
         for (size_t g = 0; g < 3; ++g)
           expect_close(grads_[g], expected_[g + 1], ulps, 1, "a gradient");
         if (threads == 2) {
@@ -84,6 +85,8 @@ class Attention {
     y_ = heads_of(q.dtype(), c_, c_.queries, c_.value_width, 6);
     const DType wide = q.dtype() == DType::Float64 ? DType::Float64 : DType::Float32;
     Tensor statistics(wide, {2, c_.heads, c_.queries, 2});
+    y_alone_ = heads_of(q.dtype(), c_, c_.queries, c_.value_width, 6);
+    run_step(forward, {&q, &k, &v, seen}, {&y_alone_, nullptr});
     run_step(forward, {&q, &k, &v, seen}, {&y_, &statistics});
     grads_[0] = Tensor(q.dtype(), q.sizes());
     grads_[1] = Tensor(k.dtype(), k.sizes());
@@ -155,7 +158,7 @@ class Attention {
   }
 
   AttentionCase c_;
-  Tensor dy_, y_, grads_[3];
+  Tensor dy_, y_, y_alone_, grads_[3];
   std::vector<std::vector<double>> expected_;  // y, dq, dk, dv
 };
 
@@ -165,8 +168,9 @@ constexpr DType kTypes[] = {DType::Float32, DType::Float64, DType::Float16, DTyp
 
 TEST(AttentionKernel, MatchesItsDefinition) {
   // L, S, E, V: tiles, panels and vectors that are whole and that are not; several pieces of rows.
-  const std::vector<Sizes> shapes = {{1, 1, 1, 1},    {6, 16, 8, 8},    {7, 5, 3, 9},
-                                     {13, 40, 17, 5}, {50, 33, 16, 24}, {97, 65, 8, 8}};
+  const std::vector<Sizes> shapes = {{1, 1, 1, 1},     {1, 70, 64, 70}, {3, 33, 24, 40},
+                                     {6, 16, 8, 8},    {7, 5, 3, 9},    {13, 40, 17, 5},
+                                     {50, 33, 16, 24}, {97, 65, 8, 8}};
   for (DType dtype : kTypes)
     for (const Sizes& s : shapes)
       for (bool causal : {false, true})

@@ -167,6 +167,7 @@ inline NodeFacts node_of(std::string op, Attrs attrs, const std::vector<Tensor*>
     node.outputs.push_back(t ? outputs : -1);
     node.output_dtypes.push_back(t ? t->dtype() : DType::Undefined);
     node.output_sizes.push_back(t ? t->sizes() : Sizes{});
+    node.output_used.push_back(t != nullptr);
     ++outputs;
   }
   return node;

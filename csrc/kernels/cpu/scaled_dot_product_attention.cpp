@@ -5,9 +5,11 @@
 // keys. How heads are cut follows from the shape alone, so that the sums have one order, and each
 // head belongs to one thread. Masked parts of causal scores are left out tile by tile. 16-bit
 // operands are widened as they are packed. Bytes moved: operands and results once, scores never.
+// For so few queries as a step of generating text has, keys and values are read as they lie.
 #include <limits>
 
 #include "kernels/cpu/attention_rows.h"
+#include "kernels/cpu/streamed_product.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
@@ -33,6 +35,8 @@ struct Shape {
   int64_t key_block = 0;  // keys of a piece
   int64_t slices = 1;     // of the heads, each with scratch of its own
   bool gradient = false;
+  /// Few queries that see all keys, none of whose statistics are kept.
+  bool streams = false;
 
   Shape(const StepFacts& facts, bool is_gradient) : gradient(is_gradient) {
     const Operands& at = gradient ? kGradient : kForward;
@@ -45,6 +49,8 @@ struct Shape {
     width = q[rank - 1];
     keys = sizes(at.k)[rank - 2];
     value_width = sizes(at.v)[rank - 1];
+    streams = !gradient && queries <= StreamedProduct<float>::kMostRows &&
+              !facts.node().attrs.flag("is_causal") && !facts.node().output_used[1];
     // Rows of 16-bit operands take their delta from themselves, and so must be whole.
     const bool whole = !gradient || size_of(facts.inputs[at.q].dtype) == 2;
     key_block = whole ? keys : std::min(keys, kKeyBlock);
@@ -74,8 +80,9 @@ struct Places {
     const int64_t width = whole_vectors<C>(s.width), value_width = whole_vectors<C>(s.value_width);
     scores = take(s.rows * whole_vectors<C>(keys));
     q = take(s.rows * s.width);
-    k_columns = take(panel_elements<C>(s.width, keys));
     rows = take(s.rows * value_width);
+    if (s.streams) return;
+    k_columns = take(panel_elements<C>(s.width, keys));
     if (!s.gradient) {
       v_panels = take(panel_elements<C>(keys, s.value_width));
       return;
@@ -184,6 +191,7 @@ class ForwardSlice : Slice<T> {
 
   void run(int64_t head) const {
     const auto k = this->operand(kForward.k, head), v = this->operand(kForward.v, head);
+    if (s_.streams) return stream(head, k, v);
     pack_panels<C>(k.transposed(), at(places_.k_columns));
     if (gives_y()) pack_panels<C>(v, at(places_.v_panels));
     for (int64_t row = 0; row < s_.queries; row += s_.rows)
@@ -208,6 +216,21 @@ class ForwardSlice : Slice<T> {
                      y_stride, false, this->band(Band::Inner), row);
     write_rows<C>(y, y_stride, this->result(0, head).row_range(row, rows),
                   [&](int64_t i) { return inverses[i]; });
+  }
+
+  void stream(int64_t head, const typename Base::Matrix& k, const typename Base::Matrix& v) const {
+    using Product = StreamedProduct<T, C>;
+    C *q = at(places_.q), *scores = at(places_.scores), *y = at(places_.rows);
+    copy_rows<C>(this->operand(kForward.q, head), this->scale(), q, s_.width);
+    const Product to_keys(s_.queries, s_.keys, s_.width);
+    to_keys.run(0, to_keys.units(), {q, s_.queries, s_.width, s_.width}, k.transposed(), C(1),
+                false, scores);
+    C inverses[Product::kMostRows];
+    for (int64_t i = 0; i < s_.queries; ++i)
+      inverses[i] = exponentials_of(head, i, scores + i * s_.keys);
+    const Product to_values(s_.queries, s_.value_width, s_.keys);
+    to_values.run(0, to_values.units(), {scores, s_.queries, s_.keys, s_.keys}, v, C(1), false, y);
+    write_rows<C>(y, s_.value_width, this->result(0, head), [&](int64_t i) { return inverses[i]; });
   }
 
   /// Returns the factor that makes them probabilities.

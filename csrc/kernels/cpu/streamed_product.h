@@ -9,8 +9,9 @@ namespace ortmodule {
 inline namespace ORTM_ISA {
 
 /// y [rows, columns] = alpha a [rows, inner] b [inner, columns] (+ y), with at most kMostRows rows
-/// and y row-major. Its units are blocks of columns. a and y may be of another type A than b, which
-/// is computed as T is.
+/// and y row-major. Its units are blocks of columns, of which neighbours are read together: parts
+/// of rows below a page are too short for the processor to fetch ahead. a and y may be of another
+/// type A than b, which is computed as T is.
 template <class T, class A = T>
 class StreamedProduct {
  public:
@@ -22,7 +23,7 @@ class StreamedProduct {
   StreamedProduct(int64_t rows, int64_t columns, int64_t inner)
       : rows_(rows), columns_(columns), inner_(inner) {}
 
-  int64_t units() const { return rows_ == 0 ? 0 : ceil_div(columns_, kBlock); }
+  int64_t units() const { return rows_ == 0 ? 0 : ceil_div(columns_ + kMostShift, kBlock); }
 
   /// Units [begin, end).
   void run(int64_t begin, int64_t end, const StridedMatrix<const A>& a,
@@ -37,13 +38,28 @@ class StreamedProduct {
  private:
   using V = VecOf<C>;
   static constexpr int64_t kBlock = 256, kPiece = 512;
+  static constexpr int64_t kWide = 4096 / int64_t{sizeof(C)};  // columns that are read together
+  static constexpr int kTogether = 4;                          // rows of b
+  static constexpr int64_t kLineBytes = 64, kMostShift = kLineBytes / int64_t{sizeof(T)} - 1;
+
+  /// By how many columns blocks begin earlier, so that vectors of rows lie in one cache line each:
+  /// weights in the bytes of a model begin anywhere.
+  static int64_t shift_of(const StridedMatrix<const T>& b) {
+    const auto beyond = static_cast<int64_t>(reinterpret_cast<uintptr_t>(b.data) % kLineBytes);
+    return b.column_stride == 1 ? beyond / int64_t{sizeof(T)} : 0;
+  }
 
   template <int kRows>
   void run_rows(int64_t begin, int64_t end, const StridedMatrix<const A>& a,
                 const StridedMatrix<const T>& b, C alpha, bool adds, A* y) const {
-    for (int64_t unit = begin; unit < end; ++unit) {
-      const int64_t column = unit * kBlock, count = std::min(kBlock, columns_ - column);
-      alignas(64) C sums[kRows * kBlock] = {};
+    constexpr int64_t kUnits = kWide / kBlock;
+    const int64_t shift = shift_of(b);
+    for (int64_t unit = begin; unit < end; unit += kUnits) {
+      const int64_t last = std::min(unit + kUnits, end) * kBlock - shift;
+      const int64_t column = std::max<int64_t>(0, unit * kBlock - shift);
+      const int64_t count = std::min(last, columns_) - column;
+      if (count <= 0) return;
+      alignas(64) C sums[kRows * kWide] = {};
       for (int64_t first = 0; first < inner_; first += kPiece) {
         const int64_t inner = std::min(kPiece, inner_ - first);
         C left[kRows * kPiece];
@@ -59,7 +75,7 @@ class StreamedProduct {
       for (int64_t i = 0; i < kRows; ++i) {
         A* to = y + i * columns_ + column;
         for (int64_t j = 0; j < count; ++j) {
-          const C value = sums[i * kBlock + j] * alpha;
+          const C value = sums[i * kWide + j] * alpha;
           to[j] = stored<A>(adds ? computed(to[j]) + value : value);
         }
       }
@@ -70,21 +86,47 @@ class StreamedProduct {
   template <int kRows>
   static void add_rows(const C* left, const T* right, int64_t stride, int64_t inner, int64_t count,
                        C* sums) {
-    C buffer[kBlock];
-    for (int64_t k = 0; k < inner; ++k) {
-      const C* row = computed_row(right + k * stride, count, buffer);
-      int64_t j = 0;
-      for (; j + V::kCount <= count; j += V::kCount) {
-        const V values = V::load(row + j);
-        ORTM_UNROLL
-        for (int i = 0; i < kRows; ++i) {
-          C* sum = sums + i * kBlock + j;
-          multiply_add(V(left[i * kPiece + k]), values, V::load(sum)).store(sum);
-        }
-      }
-      for (; j < count; ++j)
-        for (int i = 0; i < kRows; ++i) sums[i * kBlock + j] += left[i * kPiece + k] * row[j];
+    int64_t k = 0;
+    for (; k + kTogether <= inner; k += kTogether)
+      add_some_rows<kRows, kTogether>(left + k, right + k * stride, stride, count, sums);
+    for (; k < inner; ++k)
+      add_some_rows<kRows, 1>(left + k, right + k * stride, stride, count, sums);
+  }
+
+  template <int kRows, int kInner>
+  static void add_some_rows(const C* left, const T* right, int64_t stride, int64_t count, C* sums) {
+    alignas(64) C buffers[kInner][kIsHalf<T> ? kWide : 1];
+    const C* rows[kInner];
+    V factors[kInner][kRows];
+    for (int k = 0; k < kInner; ++k) {
+      rows[k] = computed_row(right + k * stride, count, buffers[k]);
+      for (int i = 0; i < kRows; ++i) factors[k][i] = V(left[i * kPiece + k]);
     }
+    const auto add = [&](int64_t j, const auto& load) {
+      V totals[kRows];
+      ORTM_UNROLL
+      for (int i = 0; i < kRows; ++i) totals[i] = V::load(sums + i * kWide + j);
+      ORTM_UNROLL
+      for (int k = 0; k < kInner; ++k) {
+        const V values = load(rows[k] + j);
+        ORTM_UNROLL
+        for (int i = 0; i < kRows; ++i) totals[i] = multiply_add(factors[k][i], values, totals[i]);
+      }
+      ORTM_UNROLL
+      for (int i = 0; i < kRows; ++i) totals[i].store(sums + i * kWide + j);
+    };
+    int64_t j = 0;
+    for (; j + V::kCount <= count; j += V::kCount)
+      add(j, [](const C* from) { return V::load(from); });
+    if (j < count) add(j, [&](const C* from) { return load_first(from, count - j); });
+  }
+
+  /// Fewer elements than a vector has, and 0.
+  static V load_first(const C* from, int64_t count) {
+    if constexpr (std::is_same_v<C, float>) return V::load(from, count);
+    C padded[V::kCount] = {};
+    std::copy_n(from, count, padded);
+    return V::load(padded);
   }
 
   /// sums += the products of `left` with columns, each of which is dense where row_stride is 1.
@@ -100,7 +142,7 @@ class StreamedProduct {
       } else {
         for (int64_t k = 0; k < inner; ++k) buffer[k] = computed(from[k * row_stride]);
       }
-      for (int i = 0; i < kRows; ++i) sums[i * kBlock + j] += dot(left + i * kPiece, column, inner);
+      for (int i = 0; i < kRows; ++i) sums[i * kWide + j] += dot(left + i * kPiece, column, inner);
     }
   }
 
