@@ -52,6 +52,17 @@ struct Mapping {
   int64_t bytes = 0;
 };
 
+/// Makes it larger, somewhere else if need be; its pages stay. Unmaps it if the system cannot.
+void grow(Mapping& mapping, int64_t bytes) {
+  void* data = MAP_FAILED;
+#ifdef __linux__
+  data = mremap(mapping.data, static_cast<size_t>(mapping.bytes), static_cast<size_t>(bytes),
+                MREMAP_MAYMOVE);
+#endif
+  if (data == MAP_FAILED) munmap(mapping.data, static_cast<size_t>(mapping.bytes));
+  mapping = {data == MAP_FAILED ? nullptr : data, bytes};
+}
+
 void unmap(const std::vector<Mapping>& mappings) {
   for (const Mapping& mapping : mappings) munmap(mapping.data, static_cast<size_t>(mapping.bytes));
 }
@@ -168,25 +179,28 @@ class HostMemory::Blocks : public IdleKeeper, public std::enable_shared_from_thi
 
   Buffer allocate_mapped(int64_t bytes, bool any_larger) {
     const int64_t wanted = in_pages(bytes);
-    auto block = std::make_unique<Block>(Block{shared_from_this(), bytes, {nullptr, wanted}});
+    auto block = std::make_unique<Block>(Block{shared_from_this(), bytes});
     std::vector<Mapping> gone;
     {
       const std::lock_guard lock(mutex_);
       note_held(bytes);
       asked_bytes_ += wanted;
       recent_.note(asked_bytes_);
-      auto known = kept_.lower_bound(wanted);
-      if (known != kept_.end() && (any_larger || known->first <= wanted + wanted / 8)) {
+      if (const auto known = find_kept(wanted, any_larger); known != kept_.end()) {
         block->mapping = {known->second, known->first};
         kept_bytes_ -= known->first;
         kept_.erase(known);
       }
-      held_mapped_bytes_ += block->mapping.bytes;
-      if (!block->mapping.data) evict(may_keep(), gone);
+      held_mapped_bytes_ += std::max(block->mapping.bytes, wanted);
+      if (!block->mapping.data)
+        evict(may_keep(), gone);
+      else if (block->mapping.bytes < wanted)  // the others of this run grow next
+        evict(limit_ - held_mapped_bytes_, gone);
     }
     // Returned before the new block is mapped, so that the two never add up.
     unmap(gone);
-    if (!block->mapping.data) block->mapping.data = map(wanted, pages_);
+    if (block->mapping.data && block->mapping.bytes < wanted) grow(block->mapping, wanted);
+    if (!block->mapping.data) block->mapping = {map(wanted, pages_), wanted};
     if (!block->mapping.data) {
       return_kept();
       block->mapping.data = map(wanted, pages_);
@@ -198,6 +212,19 @@ class HostMemory::Blocks : public IdleKeeper, public std::enable_shared_from_thi
     }
     void* data = block->mapping.data;
     return {data, bytes, block.release(), &free_mapped};
+  }
+
+  using Kept = std::multimap<int64_t, void*>;  // free blocks by size
+
+  /// A kept block that serves `wanted` bytes: as it is, or grown where sizes grow from run to run.
+  Kept::iterator find_kept(int64_t wanted, bool any_larger) {
+    const auto larger = kept_.lower_bound(wanted);
+    if (larger != kept_.end() && (any_larger || larger->first <= wanted + wanted / 8))
+      return larger;
+    if (larger == kept_.begin()) return kept_.end();
+    const auto smaller = std::prev(larger);
+    const int64_t least = any_larger ? wanted / 2 : wanted - wanted / 8;
+    return smaller->first >= least ? smaller : kept_.end();
   }
 
   static void free_mapped(void* context) {
@@ -259,8 +286,8 @@ class HostMemory::Blocks : public IdleKeeper, public std::enable_shared_from_thi
   mutable std::mutex mutex_;
   const Pages pages_;
   bool keeps_;
-  bool watched_ = false;                // the clock calls tick()
-  std::multimap<int64_t, void*> kept_;  // free blocks by size
+  bool watched_ = false;  // the clock calls tick()
+  Kept kept_;
   int64_t limit_ = std::numeric_limits<int64_t>::max();
   int64_t kept_bytes_ = 0;
   int64_t held_bytes_ = 0;         // as asked for

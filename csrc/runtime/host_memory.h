@@ -12,8 +12,9 @@ namespace ortmodule {
 /// not shrink; only small ones come from the heap. Blocks may outlive the allocator. Thread-safe.
 ///
 /// Freed blocks may be kept for later runs. Held and kept blocks together never exceed the most
-/// that was held at once in the last 200 to 300 ms, so that keeping raises no peak, a block of rare
-/// large runs does not stay while small ones follow, and nothing stays when nothing runs.
+/// that was held at once in the last 200 to 300 ms, but for what kept blocks grow by, so that
+/// keeping raises no peak, a block of rare large runs does not stay while small ones follow, and
+/// nothing stays when nothing runs.
 class HostMemory : public Allocator {
  public:
   enum class Keep : uint8_t { Nothing, WhileUsed };
@@ -25,7 +26,7 @@ class HostMemory : public Allocator {
   ~HostMemory() override;
 
   /// Aligned to 64 bytes; the content is undefined. Throws Error if the system has no memory. A
-  /// kept block is used again if it is of about this size.
+  /// kept block is used again if it is of about this size, and grows if it is smaller.
   Buffer allocate(int64_t bytes) override;
   /// The same for the block of a run, which any larger kept block may serve.
   Buffer allocate_block(int64_t bytes);

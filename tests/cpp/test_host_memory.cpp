@@ -55,6 +55,30 @@ TEST(HostMemory, KeepsBlocksWhileTheyAreUsed) {
   EXPECT_TRUE(eventually([&] { return memory.mapped_bytes() == 0; }));
 }
 
+// The outputs of a run that are the feeds of the next one, each a little longer.
+TEST(HostMemory, KeptBlocksGrow) {
+  HostMemory memory(HostMemory::Keep::WhileUsed);
+  constexpr int64_t kStep = 8 << 10, kCount = 4;
+  std::vector<Buffer> fed, given;
+  int reused = 0;
+  for (int64_t run = 0; run < 12; ++run) {
+    const int64_t bytes = kMiB + run * kStep;
+    for (int64_t i = 0; i < kCount; ++i) {
+      given.push_back(memory.allocate(bytes));
+      auto* mark = static_cast<int64_t*>(given.back().data());
+      reused += *mark == 7;  // a new mapping is zero
+      *mark = 7;
+    }
+    EXPECT_LE(memory.mapped_bytes(), 2 * kCount * bytes);
+    fed = std::move(given);
+    given.clear();
+  }
+  EXPECT_GE(reused, 10 * kCount);
+  memory.limit_kept(kCount * kMiB);
+  given.push_back(memory.allocate(kMiB + 12 * kStep));
+  EXPECT_EQ(memory.kept_bytes(), 0);
+}
+
 TEST(HostMemory, DiscardsWholePagesOnly) {
   HostMemory memory;
   const Buffer block = memory.allocate(4 * kMiB);
