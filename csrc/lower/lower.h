@@ -19,7 +19,8 @@ namespace ortmodule {
 struct StepNodes {
   std::vector<Node*> nodes;
   bool pointwise = false;
-  size_t form = 0;  // of find_forms(); equal for steps that differ only in their tensors
+  size_t form = 0;             // of find_forms(); equal for steps that differ only in their tensors
+  bool reads_symbols = false;  // of find_forms(): an attribute or a literal is symbolic
 };
 
 struct Lowered {

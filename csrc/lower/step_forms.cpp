@@ -70,6 +70,26 @@ bool same_form(const StepNodes& a, const StepNodes& b) {
   return true;
 }
 
+bool is_symbolic(const DimExpr& dim) { return !dim.is_constant(); }
+
+bool is_symbolic(const Attr& attr) {
+  if (const auto* dim = std::get_if<DimExpr>(&attr)) return is_symbolic(*dim);
+  const auto* dims = std::get_if<Dims>(&attr);
+  return dims && std::ranges::any_of(*dims, [](const DimExpr& dim) { return is_symbolic(dim); });
+}
+
+bool is_symbolic(const Value* operand) {
+  if (!operand || !operand->is_literal()) return false;
+  const auto* dim = std::get_if<DimExpr>(&operand->literal());
+  return dim && is_symbolic(*dim);
+}
+
+bool reads_symbols(const Node& node) {
+  return std::ranges::any_of(node.attrs.entries(),
+                             [](const auto& entry) { return is_symbolic(entry.second); }) ||
+         std::ranges::any_of(node.inputs(), [](const Value* value) { return is_symbolic(value); });
+}
+
 /// Equal for steps of one form; of others it differs mostly.
 size_t hash_of(const StepNodes& step) {
   size_t hash = step.nodes.size();
@@ -99,6 +119,8 @@ size_t find_forms(std::vector<StepNodes>& steps) {
   size_t forms = 0;
   std::unordered_map<size_t, std::vector<const StepNodes*>> known;  // one step of each form
   for (StepNodes& step : steps) {
+    step.reads_symbols =
+        std::ranges::any_of(step.nodes, [](const Node* node) { return reads_symbols(*node); });
     std::vector<const StepNodes*>& alike = known[hash_of(step)];
     const auto found = std::ranges::find_if(
         alike, [&](const StepNodes* other) { return same_form(step, *other); });

@@ -176,19 +176,50 @@ void StepBuilder::add_kernel_step(const StepNodes& nodes, Region region) {
   plan_.steps.push_back(std::move(step));
 }
 
+void StepBuilder::take_steps_of(const Plan* earlier) {
+  const bool same_graph = earlier && earlier->graph == lowered_.graph;
+  if (same_graph && lowered_.edges.empty()) earlier_ = earlier;
+}
+
 std::optional<int64_t> StepBuilder::plan_as_before(const StepNodes& nodes, PlannedStep& step) {
-  for (size_t at : of_form_[nodes.form]) {
-    const PlannedStep& earlier = plan_.steps[at];
-    if (!is_alike(earlier, nodes, step)) continue;
-    step.kernel_op = earlier.kernel_op;
-    step.kernel = earlier.kernel;
-    step.facts = earlier.facts;
-    step.prepared = earlier.prepared;
-    step.library_bytes = earlier.library_bytes;
-    const StorageId workspace = earlier.workspace_storage;
-    return workspace ? plan_.storages[workspace].bytes : 0;
-  }
-  return std::nullopt;
+  for (size_t at : of_form_[nodes.form])
+    if (is_alike(plan_.steps[at], nodes, step)) return take(plan_, plan_.steps[at], step);
+  const PlannedStep* twin = twin_of(nodes);
+  if (!twin || !is_alike(*twin, nodes, step)) return std::nullopt;
+  of_form_[nodes.form].push_back(plan_.steps.size());
+  return take(*earlier_, *twin, step);
+}
+
+int64_t StepBuilder::take(const Plan& plan, const PlannedStep& earlier, PlannedStep& step) {
+  step.kernel_op = earlier.kernel_op;
+  step.kernel = earlier.kernel;
+  step.facts = earlier.facts;
+  step.prepared = earlier.prepared;
+  step.library_bytes = earlier.library_bytes;
+  const StorageId workspace = earlier.workspace_storage;
+  return workspace ? plan.storages[workspace].bytes : 0;
+}
+
+const PlannedStep* StepBuilder::twin_of(const StepNodes& nodes) {
+  if (!earlier_) return nullptr;
+  // Both plans have the steps in one order, with copies in between.
+  const std::vector<PlannedStep>& steps = earlier_->steps;
+  size_t at = next_earlier_;
+  while (at < steps.size() &&
+         (steps[at].nodes.empty() || steps[at].nodes.front() != nodes.nodes.front()))
+    ++at;
+  if (at == steps.size()) return nullptr;
+  next_earlier_ = at + 1;
+  const PlannedStep& twin = steps[at];
+  // What a library takes may have been measured since.
+  if (nodes.reads_symbols || twin.kernel->library_bytes || twin.kernel->inexact ||
+      twin.facts->threads != request_.threads)
+    return nullptr;
+  for (size_t n = 0; n < nodes.nodes.size(); ++n)
+    for (size_t o = 0; o < nodes.nodes[n]->outputs().size(); ++o)
+      if (sizes_of(nodes.nodes[n]->output(o)) != twin.facts->nodes[n].output_sizes[o])
+        return nullptr;
+  return &twin;
 }
 
 bool StepBuilder::is_alike(const PlannedStep& earlier, const StepNodes& nodes,

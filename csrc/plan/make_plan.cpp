@@ -28,9 +28,11 @@ void finish(Plan& plan, const Plan* base, bool keep_saved, const MachineRates& r
 
 }  // namespace
 
-std::shared_ptr<Plan> make_plan(const Lowered& lowered, const PlanRequest& request) {
+std::shared_ptr<Plan> make_plan(const Lowered& lowered, const PlanRequest& request,
+                                const Plan* earlier) {
   auto plan = std::make_shared<Plan>();
   StepBuilder builder(*plan, lowered, request);
+  builder.take_steps_of(earlier);
   builder.build_forward();
   builder.build_backward();
   finish(*plan, nullptr, false, request.rates, request.placement);

@@ -21,8 +21,10 @@ struct PlanRequest {
   PlacementOptions placement;         // of a plan without backward
 };
 
-/// Plans forward and backward (if `lowered` has one), for a backward pass that runs once.
-std::shared_ptr<Plan> make_plan(const Lowered& lowered, const PlanRequest& request);
+/// Plans forward and backward (if `lowered` has one), for a backward pass that runs once. Steps
+/// whose sizes are those of `earlier`, a plan of the same graph, take kernels and facts from there.
+std::shared_ptr<Plan> make_plan(const Lowered& lowered, const PlanRequest& request,
+                                const Plan* earlier = nullptr);
 
 /// A plan with the forward part of `base`, unchanged, and the backward part of `lowered`, which is
 /// the same graph, possibly after prune_absent_gradients(). With `keep_saved`, backward does not

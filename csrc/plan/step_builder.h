@@ -27,6 +27,9 @@ class StepBuilder {
   /// Copies the forward part of `base` into an empty plan, for the same forward graph.
   StepBuilder(Plan& plan, const Plan& base, const Lowered& lowered, const PlanRequest& request);
 
+  /// Has steps whose sizes are those of `earlier`, a plan of the same graph or null, take its
+  /// kernels.
+  void take_steps_of(const Plan* earlier);
   void build_forward();
   void build_backward();
 
@@ -40,6 +43,10 @@ class StepBuilder {
   /// Takes kernel and facts of an earlier step of the same form whose operands have the same
   /// layouts. Returns the bytes of its workspace, or nothing if there is no such step.
   std::optional<int64_t> plan_as_before(const StepNodes& nodes, PlannedStep& step);
+  /// Takes those of `earlier`. Returns the bytes of its workspace.
+  static int64_t take(const Plan& plan, const PlannedStep& earlier, PlannedStep& step);
+  /// The step of these nodes in the plan of other sizes, if its results have the same sizes.
+  const PlannedStep* twin_of(const StepNodes& nodes);
   bool is_alike(const PlannedStep& earlier, const StepNodes& nodes, const PlannedStep& step);
   /// Returns the bytes of the workspace.
   int64_t plan_alone(const StepNodes& nodes, PlannedStep& step);
@@ -82,6 +89,8 @@ class StepBuilder {
   PerValue<TensorId> tensor_of_value_;  // none: not computed yet
   PerValue<std::optional<Sizes>> sizes_;
   std::vector<std::vector<size_t>> of_form_;  // by form: steps that were planned
+  const Plan* earlier_ = nullptr;             // of other sizes
+  size_t next_earlier_ = 0;                   // step of it
   std::unordered_map<const Value*, std::vector<size_t>> gradients_of_;  // of the plan
   std::optional<EdgeLayouts> edges_;                           // once the arguments are bound
   std::unordered_map<TensorId, TensorId> in_old_content_;      // tensor -> its value before the run

@@ -72,7 +72,10 @@ std::shared_ptr<const Plan> Planner::compared(const MemoryDecisions& decisions,
                                               const Signature& signature) {
   for (const Compared& known : compared_)
     if (known.decisions == decisions && known.key == signature.key) return known.plan;
-  std::shared_ptr<const Plan> plan = make_plan(*lowered_for(decisions), signature.request);
+  const std::shared_ptr<const Plan> earlier = last_.lock();
+  std::shared_ptr<const Plan> plan =
+      make_plan(*lowered_for(decisions), signature.request, earlier.get());
+  last_ = plan;
   constexpr size_t kMostCompared = 4;
   if (compared_.size() >= kMostCompared) compared_.erase(compared_.begin());
   compared_.push_back({decisions, signature.key, plan});

@@ -92,6 +92,7 @@ class Planner {
   /// The most recently used one comes last.
   std::vector<std::pair<MemoryDecisions, std::shared_ptr<const Lowered>>> recomputing_;
   std::vector<Compared> compared_;
+  std::weak_ptr<const Plan> last_;  // that was made
   PlanCache<PlanKey, PlanEntry> plans_;
 };
 

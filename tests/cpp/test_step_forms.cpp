@@ -72,6 +72,33 @@ TEST(StepForms, OperandsOfOtherLayoutsAndPlacesAreNotAlike) {
   EXPECT_NE(of(*plan, "r"), of(*plan, "s")) << "a group reads each operand once";
 }
 
+// As in a step of generating text: only what reads the cache depends on its length.
+TEST(StepForms, PlansOfOtherSizesShareStepsOfTheSameSizes) {
+  const auto graph = parsed(R"(g (x: f32[2,4], w: f32[4,4], past: f32[n,4]) => (c, s, d, f) {
+    a = MatMul (x, w); b = Softmax<axis=-1> (a)
+    c = Concat<axis=0> (past, b); s = Softmax<axis=0> (c)
+    d = ReduceSum<axes=[0], keepdims=0> (b)
+    f = ConstantOfShape<value=n, shape=[1], dtype=f32> ()
+  })");
+  const Lowered lowered = lower(*graph, Device::CPU);
+  const auto request_of = [](int64_t n, int64_t threads) {
+    PlanRequest request;
+    request.symbols.bind("n", n);
+    request.threads = threads;
+    return request;
+  };
+  const auto first = make_plan(lowered, request_of(8, 1));
+  const auto second = make_plan(lowered, request_of(9, 1), first.get());
+  for (std::string_view name : {"a", "b", "d"}) EXPECT_EQ(of(*first, name), of(*second, name));
+  for (std::string_view name : {"c", "s", "f"})
+    EXPECT_NE(of(*first, name), of(*second, name)) << name;
+  EXPECT_EQ(print(*second), print(*make_plan(lowered, request_of(9, 1))));
+  const auto threaded = make_plan(lowered, request_of(8, 2), first.get());
+  EXPECT_NE(of(*first, "a"), of(*threaded, "a")) << "scratch is for a number of threads";
+  const auto other = make_plan(lower(*graph, Device::CPU), request_of(8, 1), first.get());
+  EXPECT_NE(of(*first, "a"), of(*other, "a")) << "of another graph";
+}
+
 // The flattened gradient `flat` exists as soon as `dy`; the activation `b` is then free for `db`.
 TEST(BackwardOrder, WeightGradientsRunBeforeTheGradientOfTheirOperand) {
   const auto graph = parsed(R"(chain (x: f32[2,4,4], w: param grad f32[4,4],
