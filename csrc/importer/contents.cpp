@@ -1,5 +1,6 @@
 // Contents of small inputs: which of their elements the graph depends on.
 #include <algorithm>
+#include <iterator>
 
 #include "base/error.h"
 #include "importer/importer.h"
@@ -132,6 +133,27 @@ void Importer::keep_used_contents() {
                            graph().inputs()[content.input].value->name, "' is ", number)};
     for (const DimExpr& dim : result_.input_dims[content.input]) sizes_.fix(dim);
   }
+}
+
+// An import for as many elements serves no other number of them.
+void Importer::fix_counts(const std::vector<size_t>& inputs) {
+  for (size_t input : inputs)
+    for (const DimExpr& dim : result_.input_dims[input]) sizes_.fix(dim);
+}
+
+// Those of `inputs` of which `known` has no element: it would be kept where their sizes differ.
+std::vector<size_t> Importer::without_content(const std::vector<size_t>& inputs,
+                                              const KnownValue& known) const {
+  std::vector<std::string> names;
+  for (const KnownNumber& number : known.elements)
+    if (!number.is_real()) number.numerator().collect_symbols(names);
+  std::vector<size_t> missing;
+  std::ranges::copy_if(inputs, std::back_inserter(missing), [&](size_t input) {
+    return std::ranges::none_of(result_.contents, [&](const ContentSymbol& content) {
+      return content.input == input && std::ranges::find(names, content.symbol) != names.end();
+    });
+  });
+  return missing;
 }
 
 KnownValue Importer::integer_content(size_t input, int64_t count) {

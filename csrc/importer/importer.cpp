@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
+#include <set>
 
 #include "base/element_value.h"
 #include "base/error.h"
@@ -47,11 +48,21 @@ class NodeOperands : public OnnxOperands {
   size_t count() const override { return operands_.size(); }
   bool has(size_t i) const override { return i < operands_.size() && operands_[i]; }
   DType dtype(size_t i) override { return plain(i).dtype; }
-  Dims dims(size_t i) override { return plain(i).dims; }
+  Dims dims(size_t i) override {
+    const Imported& value = plain(i);
+    if (value.input < 0) importer_.fix_counts(value.counted);
+    return value.dims;
+  }
   Value* tensor(size_t i) override { return importer_.tensor_of(plain(i)); }
   const KnownValue* known(size_t i, bool required) override {
-    return importer_.known_of(plain(i), required);
+    Imported& value = plain(i);
+    const KnownValue* known = importer_.known_of(value, required);
+    if (known && known->elements.empty()) importer_.fix_counts(value.counted);
+    if (known) counted_.insert(value.counted.begin(), value.counted.end());
+    return known;
   }
+  /// The inputs on whose number of elements the contents depend that the rule asked for.
+  const std::set<size_t>& counted() const { return counted_; }
   bool is_input_content(const KnownValue& value) override {
     return importer_.is_input_content(value);
   }
@@ -74,6 +85,7 @@ class NodeOperands : public OnnxOperands {
 
   Importer& importer_;
   const std::vector<ImportedRef>& operands_;
+  std::set<size_t> counted_;
 };
 
 }  // namespace
@@ -274,7 +286,10 @@ Value* Importer::tensor_of(Imported& value) {
 const KnownValue* Importer::known_of(Imported& value, bool required) {
   if (value.meaning != OnnxMeaning::Numbers) return nullptr;
   if (!value.known && value.constant) value.known = known_content(*value.constant);
-  if (!value.known && value.input >= 0) value.known = input_content(value, required);
+  if (!value.known && value.input >= 0) {
+    value.known = input_content(value, required);
+    if (value.known) value.counted = {static_cast<size_t>(value.input)};
+  }
   return value.known ? &*value.known : nullptr;
 }
 
@@ -399,8 +414,11 @@ std::vector<ImportedRef> Importer::convert(std::shared_ptr<PendingNode> pending)
   if (pending->row->known) {
     if (auto contents = pending->row->known(call)) {
       for (KnownValue& content : *contents) {
+        std::vector<size_t> counted(operands.counted().begin(), operands.counted().end());
+        fix_counts(without_content(counted, content));
         results.push_back(of_known(std::move(content)));
         results.back()->pending = pending;
+        results.back()->counted = std::move(counted);
         pending->outputs.push_back(results.back());
       }
       return results;

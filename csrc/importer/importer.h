@@ -31,6 +31,7 @@ struct Imported {
   std::shared_ptr<const OnnxTensor> texts;  // the constant as the file has it, of texts
   int input = -1;                           // of the model, whose content may be asked for
   std::shared_ptr<PendingNode> pending;     // the node to convert, where `known` has its content
+  std::vector<size_t> counted;              // inputs on whose number of elements `known` depends
   std::optional<std::vector<std::shared_ptr<Imported>>> sequence;
   OnnxMeaning meaning = OnnxMeaning::Numbers;
   std::shared_ptr<const OnnxMapKeys> keys;  // of maps
@@ -72,6 +73,8 @@ class Importer {
   /// The content, or null if it is not known; see OnnxOperands::known.
   const KnownValue* known_of(Imported& value, bool required = true);
   bool is_input_content(const KnownValue& known) const;
+  /// The import is for as many elements of these inputs as the call has.
+  void fix_counts(const std::vector<size_t>& inputs);
   /// See OnnxOperands::place.
   DimExpr place(const DimExpr& number);
   Value* tensor_of_known(const KnownValue& known);
@@ -136,6 +139,8 @@ class Importer {
   std::optional<KnownValue> input_content(const Imported& value, bool required);
   void keep_used_contents();
   KnownValue integer_content(size_t input, int64_t count);
+  std::vector<size_t> without_content(const std::vector<size_t>& inputs,
+                                      const KnownValue& known) const;
 
   const OnnxModel& model_;
   const ImportRequest& request_;

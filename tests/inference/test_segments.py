@@ -9,10 +9,18 @@ import pytest
 from onnx import TensorProto, helper
 
 from ortmodule_py import InferenceSession
-from tests.inference.test_data_sizes import INT64, constant, make_model, node, value
+from tests.inference.test_data_sizes import (
+    BOOL,
+    FLOAT,
+    FOREVER,
+    INT64,
+    compare,
+    constant,
+    make_model,
+    node,
+    value,
+)
 from tests.inference.test_session import ONE_THREAD
-
-FLOAT = TensorProto.FLOAT
 
 
 def test_a_result_that_is_an_element_of_a_value() -> None:
@@ -189,3 +197,32 @@ def test_a_cycle_is_named() -> None:
     )
     with pytest.raises(RuntimeError, match=r"a cycle, but Add 'a' is needed to compute .* 'b'"):
         InferenceSession(model, ONE_THREAD)
+
+
+@pytest.mark.parametrize("kind", [INT64, BOOL, TensorProto.INT32])
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [node("Concat", ["x", "x"], ["z"], axis=0), node("Shape", ["z"], ["y"])],
+        [node("Concat", ["x", "x"], ["z"], axis=0), node("Size", ["z"], ["y"])],
+        [node("Slice", ["x", "one", "end"], ["z"]), node("Shape", ["z"], ["y"])],
+        [node("Concat", ["x", "x"], ["z"], axis=0), node("ConstantOfShape", ["s"], ["y"])],
+        [node("Unsqueeze", ["x", "zero"], ["z"]), node("Shape", ["z"], ["y"])],
+    ],
+    ids=["joined", "counted", "cut", "filled", "raised"],
+)
+def test_the_length_of_a_list_that_nothing_else_reads(
+    nodes: list[onnx.NodeProto], kind: int
+) -> None:
+    """An import that knows the elements must not serve another number of them."""
+    nodes = list(nodes)
+    if nodes[1].op_type == "ConstantOfShape":
+        nodes.insert(1, node("Shape", ["z"], ["s"]))
+    model = make_model(
+        nodes,
+        [value("x", kind, ["n"])],
+        [onnx.ValueInfoProto(name="y")],
+        [constant("zero", [0]), constant("one", [1]), constant("end", [FOREVER])],
+    )
+    dtype = helper.tensor_dtype_to_np_dtype(kind)
+    compare(model, *({"x": np.ones(length, dtype)} for length in (5, 3, 0, 1, 4, 0, 3)))
