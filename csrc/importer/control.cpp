@@ -95,6 +95,14 @@ void ControlCall::run_subgraph(const std::string& why) const {
 
 namespace {
 
+ImportedRef empty_stack(const ControlCall& c, int64_t axis, DType dtype, Dims dims) {
+  if (axis < 0) axis += static_cast<int64_t>(dims.size()) + 1;
+  if (axis < 0 || axis > static_cast<int64_t>(dims.size())) c.refuse("an axis must be within rank");
+  dims.insert(dims.begin() + axis, DimExpr(0));
+  return Importer::of_tensor(emit(c.importer.graph(), "ConstantOfShape", {},
+                                  {{"value", 0.0}, {"shape", dims}, {"dtype", dtype}}));
+}
+
 // Results of no iterations, as the body declares one of them; sizes that it leaves open are 0.
 ImportedRef empty_stack(const ControlCall& c, int64_t axis, const OnnxValue& output) {
   const OnnxType& type = output.type;
@@ -106,11 +114,7 @@ ImportedRef empty_stack(const ControlCall& c, int64_t axis, const OnnxValue& out
     const auto* size = std::get_if<int64_t>(&dim);
     dims.emplace_back(size ? *size : 0);
   }
-  if (axis < 0) axis += static_cast<int64_t>(dims.size()) + 1;
-  if (axis < 0 || axis > static_cast<int64_t>(dims.size())) c.refuse("an axis must be within rank");
-  dims.insert(dims.begin() + axis, DimExpr(0));
-  return Importer::of_tensor(emit(c.importer.graph(), "ConstantOfShape", {},
-                                  {{"value", 0.0}, {"shape", dims}, {"dtype", type.dtype}}));
+  return empty_stack(c, axis, type.dtype, std::move(dims));
 }
 
 // The tensors of `values` joined behind a new first dimension, or along `axis`.
@@ -173,6 +177,30 @@ void check_loop_body(const ControlCall& c, const OnnxGraph& body) {
                  " outputs, but found ", body.inputs.size(), " and ", body.outputs.size()));
 }
 
+// The inputs of iteration `i`.
+std::vector<ImportedRef> iteration_inputs(int64_t i, const std::vector<ImportedRef>& state) {
+  std::vector<ImportedRef> inputs = {
+      Importer::of_known({DType::Int64, {}, {KnownNumber(i)}}),
+      Importer::of_known({DType::Bool, {}, {KnownNumber(int64_t{1})}})};
+  inputs.insert(inputs.end(), state.begin(), state.end());
+  return inputs;
+}
+
+// Results of no iterations where the body declares no rank for one of them: what the first
+// iteration would compute, of which nothing is left. Sizes that depend on inputs are 0.
+ImportedRef undeclared_empty_stack(const ControlCall& c, const OnnxGraph& body,
+                                   const std::vector<ImportedRef>& state, size_t output) {
+  const std::vector<ImportedRef> outputs =
+      c.importer.import_subgraph(body, c.scope, iteration_inputs(0, state));
+  const ImportedRef& like = outputs.at(output);
+  if (!like || like->failed || like->sequence || like->is_absent)
+    return empty_stack(c, 0, body.outputs[output]);  // refuses
+  Dims dims = like->dims;
+  for (DimExpr& dim : dims)
+    if (!dim.is_constant()) dim = 0;
+  return empty_stack(c, 0, like->dtype, std::move(dims));
+}
+
 std::vector<ImportedRef> import_loop(const ControlCall& c) {
   const OnnxGraph& body = c.subgraph("body");
   const bool counted = c.has(0);
@@ -192,11 +220,8 @@ std::vector<ImportedRef> import_loop(const ControlCall& c) {
   int64_t i = 0;
   for (; again && i < count; ++i) {
     c.importer.count_iteration(body);
-    std::vector<ImportedRef> inputs = {
-        Importer::of_known({DType::Int64, {}, {KnownNumber(i)}}),
-        Importer::of_known({DType::Bool, {}, {KnownNumber(int64_t{1})}})};
-    inputs.insert(inputs.end(), state.begin(), state.end());
-    const std::vector<ImportedRef> outputs = c.importer.import_subgraph(body, c.scope, inputs);
+    const std::vector<ImportedRef> outputs =
+        c.importer.import_subgraph(body, c.scope, iteration_inputs(i, state));
     for (const ImportedRef& output : outputs)
       if (output->failed) c.refuse("a node of its body cannot be imported");
     state.assign(outputs.begin() + 1, outputs.begin() + 1 + static_cast<int64_t>(carried));
@@ -207,8 +232,13 @@ std::vector<ImportedRef> import_loop(const ControlCall& c) {
   std::vector<ImportedRef> results = state;
   for (size_t k = 0; k < collected.size(); ++k) {
     const bool wanted = carried + k < c.node.outputs.size() && !c.node.outputs[carried + k].empty();
-    results.push_back(wanted ? stacked(c, collected[k], 0, body.outputs[1 + carried + k])
-                             : nullptr);
+    const OnnxValue& declared = body.outputs[1 + carried + k];
+    if (!wanted)
+      results.push_back(nullptr);
+    else if (i == 0 && !(declared.type.dtype != DType::Undefined && declared.type.dims))
+      results.push_back(undeclared_empty_stack(c, body, state, 1 + carried + k));
+    else
+      results.push_back(stacked(c, collected[k], 0, declared));
   }
   return results;
 }

@@ -199,6 +199,31 @@ def test_a_cycle_is_named() -> None:
         InferenceSession(model, ONE_THREAD)
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_results_of_no_iterations_that_the_body_does_not_declare(known: bool) -> None:
+    """Their rank is that of what the body would compute."""
+    nodes = [
+        node("Add", ["s", "w"], ["s_out"]),
+        node("Identity", ["c"], ["c_out"]),
+        node("Transpose", ["x"], ["y"], perm=[1, 0]),
+    ]
+    body = helper.make_graph(
+        nodes,
+        "body",
+        [value("i", INT64, []), value("c", BOOL, []), value("s", FLOAT, None)],
+        [value("c_out", BOOL, []), value("s_out", FLOAT, None), value("y", FLOAT, None)],
+    )
+    model = make_model(
+        [node("Loop", ["m", "", "x"], ["last", "all"], body=body)],
+        [value("x", FLOAT, ["n", 3]), *([] if known else [value("m", INT64, [])])],
+        [value("last", FLOAT, None), value("all", FLOAT, None)],
+        [constant("w", np.ones(3, "float32")), *([constant("m", np.int64(0))] if known else [])],
+    )
+    x = np.ones((2, 3), "float32")
+    feeds = {"x": x} if known else {"x": x, "m": np.array(0)}
+    compare(model, feeds)
+
+
 @pytest.mark.parametrize("kind", [INT64, BOOL, TensorProto.INT32])
 @pytest.mark.parametrize(
     "nodes",
