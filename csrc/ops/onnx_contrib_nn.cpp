@@ -135,6 +135,29 @@ Values import_expand_dims(OnnxCall& c) {
 
 Values import_same_trilu(OnnxCall& c) { return call_standard(c, "Trilu"); }
 Values import_same_pad(OnnxCall& c) { return call_standard(c, "Pad"); }
+Values import_same_gather_nd(OnnxCall& c) { return call_standard(c, "GatherND"); }
+Values import_same_grid_sample(OnnxCall& c) { return call_standard(c, "GridSample"); }
+
+// The last operand, the step, may be absent.
+Values import_contrib_range(OnnxCall& c) {
+  if (c.has(2)) return call_standard(c, "Range");
+  const KnownValue &start = c.content(0), &limit = c.content(1);
+  if (start.elements.size() != 1 || limit.elements.size() != 1)
+    c.refuse("start and limit must be scalars");
+  const KnownNumber &from = start.elements[0], &to = limit.elements[0];
+  Attrs attrs{{"dtype", start.dtype}};
+  if (from.is_integer() && to.is_integer()) {
+    attrs.set("start", from.numerator());
+    attrs.set("limit", c.sizes().at_most(from.numerator(), to.numerator()) ? to.numerator()
+                                                                           : from.numerator());
+    attrs.set("delta", DimExpr(1));
+  } else {
+    attrs.set("start", c.fixed_numbers(0).at(0));
+    attrs.set("limit", c.fixed_numbers(1).at(0));
+    attrs.set("delta", 1.0);
+  }
+  return {c.emit("Range", {}, std::move(attrs))};
+}
 
 REGISTER_ONNX({{"FusedConv", 1, import_fused_conv, nullptr, "com.microsoft"},
                {"FusedGemm", 1, import_fused_gemm, nullptr, "com.microsoft"},
@@ -146,7 +169,10 @@ REGISTER_ONNX({{"FusedConv", 1, import_fused_conv, nullptr, "com.microsoft"},
                {"BiasAdd", 1, import_bias_add, nullptr, "com.microsoft"},
                {"ExpandDims", 1, import_expand_dims, nullptr, "com.microsoft"},
                {"Trilu", 1, import_same_trilu, nullptr, "com.microsoft"},
-               {"Pad", 1, import_same_pad, nullptr, "com.microsoft"}});
+               {"Pad", 1, import_same_pad, nullptr, "com.microsoft"},
+               {"GatherND", 1, import_same_gather_nd, nullptr, "com.microsoft"},
+               {"GridSample", 1, import_same_grid_sample, nullptr, "com.microsoft"},
+               {"Range", 1, import_contrib_range, nullptr, "com.microsoft"}});
 
 }  // namespace
 }  // namespace ortmodule

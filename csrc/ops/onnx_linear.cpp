@@ -125,6 +125,11 @@ Values import_linear_attention(OnnxCall& c) {
   return {c.cast(y, dtype), c.cast(state, c.has(3) ? c.dtype(3) : dtype)};
 }
 
+Values import_contrib_linear_attention(OnnxCall& c) {
+  if (c.integer("state_window", 0) != 0) c.unsupported("attribute state_window has no rule");
+  return import_linear_attention(c);
+}
+
 // ---- BitShift ----------------------------------------------------------------------------------
 
 // By products and floored quotients with powers of two, in 64 bits. A shift of 63 has two parts, as
@@ -160,6 +165,7 @@ Values import_bit_shift(OnnxCall& c) {
 
 REGISTER_ONNX({{"Det", 11, import_det},
                {"LinearAttention", 27, import_linear_attention},
+               {"LinearAttention", 1, import_contrib_linear_attention, nullptr, "com.microsoft"},
                {"BitShift", 11, import_bit_shift}});
 
 }  // namespace

@@ -21,7 +21,16 @@ std::vector<int64_t> axes_from(int64_t first, size_t rank) {
 // `value` [C] as [1, C, 1, ...] for an x of that rank.
 Value* per_channel(OnnxCall& c, Value* value, size_t rank) {
   Dims dims(rank, DimExpr(1));
-  dims.at(1) = product(value->dims);
+  dims.at(rank == 1 ? 0 : 1) = product(value->dims);  // a vector is one channel
+  return c.reshape(value, dims);
+}
+
+// Without `spatial`, before operator set 9, each place of each channel has a value of its own.
+Value* per_feature(OnnxCall& c, Value* value, size_t rank) {
+  if (c.opset() >= 9 || c.flag("spatial", true)) return per_channel(c, value, rank);
+  if (value->rank() + 1 != rank) c.refuse("without spatial there must be a value for each place");
+  Dims dims = value->dims;
+  dims.insert(dims.begin(), DimExpr(1));
   return c.reshape(value, dims);
 }
 
@@ -62,8 +71,19 @@ Values import_standard_gemm(OnnxCall& c) {
   return {c.emit("Gemm", {c.in(0), c.in(1), bias}, attrs)};
 }
 
+// x with its first dimension before the last: the other batches come first.
+Value* first_as_row(OnnxCall& c, Value* x) {
+  if (x->rank() < 3) return x;
+  std::vector<int64_t> order = axes_from(1, x->rank());
+  order.insert(order.end() - 1, 0);
+  return c.transpose(x, order);
+}
+
 Values import_fused_matmul(OnnxCall& c) {
-  return {c.emit("FusedMatMul", {c.in(0), c.in(1)},
+  Value *a = c.in(0), *b = c.in(1);
+  if (c.flag("transBatchA")) a = first_as_row(c, a);
+  if (c.flag("transBatchB")) b = first_as_row(c, b);
+  return {c.emit("FusedMatMul", {a, b},
                  {{"alpha", c.number("alpha", 1.0)},
                   {"transA", c.integer("transA", 0)},
                   {"transB", c.integer("transB", 0)}})};
@@ -90,13 +110,23 @@ Values import_batch_norm_training(OnnxCall& c) {
     return c.emit("Add", {c.emit("Mul", {old, number(c, momentum, old)}),
                           c.emit("Mul", {now, number(c, 1 - momentum, now)})});
   };
-  return {y, running(3, mean), running(4, variance)};
+  Values results = {y, running(3, mean), running(4, variance)};
+  if (c.opset() < 14) {  // what a gradient would read, as onnxruntime has it
+    results.push_back(c.cast(c.reshape(mean, c.in(3)->dims), c.in(3)->dtype));
+    results.push_back(c.cast(c.reshape(c.emit("Rsqrt", {shifted}), c.in(4)->dims), c.in(4)->dtype));
+  }
+  return results;
+}
+
+// Before operator set 14, and without is_test before 7, further outputs say it.
+bool trains(const OnnxCall& c) {
+  if (c.opset() >= 14) return c.flag("training_mode");
+  return c.wants_output(1) && !(c.opset() < 7 && c.flag("is_test"));
 }
 
 // (x - mean) * (scale / sqrt(var + epsilon)) + bias, in 32 bits where x has 16.
 Values import_batch_norm(OnnxCall& c) {
-  if (c.flag("training_mode") || (c.opset() < 7 && !c.flag("is_test") && c.wants_output(1)))
-    return import_batch_norm_training(c);
+  if (trains(c)) return import_batch_norm_training(c);
   Value* x = c.in(0);
   const DType dtype = x->dtype, wide = compute_dtype(dtype);
   auto in = [&](size_t i) { return c.cast(c.in(i), wide); };
@@ -104,8 +134,8 @@ Values import_batch_norm(OnnxCall& c) {
   Value* shifted = c.emit("Add", {variance, number(c, c.number("epsilon", 1e-5), variance)});
   Value* factor = c.emit("Mul", {c.emit("Rsqrt", {shifted}), in(1)});
   Value* offset = c.emit("Sub", {in(2), c.emit("Mul", {in(3), factor})});
-  Value* scaled = c.emit("Mul", {c.cast(x, wide), per_channel(c, factor, x->rank())});
-  Value* y = c.emit("Add", {scaled, per_channel(c, offset, x->rank())});
+  Value* scaled = c.emit("Mul", {c.cast(x, wide), per_feature(c, factor, x->rank())});
+  Value* y = c.emit("Add", {scaled, per_feature(c, offset, x->rank())});
   return {c.cast(y, dtype)};
 }
 
@@ -336,6 +366,7 @@ REGISTER_ONNX({{"MatMul", 1, import_matmul},
                {"SoftmaxCrossEntropyLoss", 12, import_softmax_cross_entropy}});
 
 REGISTER_ONNX({{"FusedMatMul", 1, import_fused_matmul, nullptr, "com.microsoft"},
+               {"TransposeMatMul", 1, import_fused_matmul, nullptr, "com.microsoft"},
                {"LayerNormalization", 1, import_layer_norm, nullptr, "com.microsoft"},
                {"SimplifiedLayerNormalization", 1, import_rms_norm},
                {"SimplifiedLayerNormalization", 1, import_rms_norm, nullptr, "com.microsoft"},

@@ -1,0 +1,191 @@
+"""Operators of onnxruntime's own domain and of early ONNX, and versions that mean something else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import ValueInfoProto, helper
+
+from ortmodule_py import InferenceSession
+from ortmodule_py.inference import InvalidGraph
+from tests.inference.test_data_sizes import compare, node
+from tests.inference.test_session import ONE_THREAD
+
+Array = np.ndarray[Any, Any]
+MICROSOFT = "com.microsoft"
+
+
+def real(*shape: int, seed: int = 1, dtype: str = "float32") -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def single(
+    op: str,
+    inputs: list[Any],
+    outputs: int = 1,
+    *,
+    opset: int = 18,
+    domain: str = "",
+    fixed: bool = False,
+    **attributes: Any,
+) -> tuple[bytes, dict[str, Any]]:
+    """A model of one node whose outputs have no type, and its feeds."""
+    names = [f"y{i}" for i in range(outputs)]
+    feeds = {f"x{i}": x for i, x in enumerate(inputs) if x is not None}
+    operands = [f"x{i}" if x is not None else "" for i, x in enumerate(inputs)]
+    graph = helper.make_graph(
+        [node(op, operands, names, name="it", domain=domain, **attributes)],
+        "single",
+        [
+            helper.make_tensor_value_info(
+                name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape if fixed else None
+            )
+            for name, x in feeds.items()
+        ],
+        [ValueInfoProto(name=name) for name in names],
+    )
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return model.SerializeToString(), feeds
+
+
+IMAGE = real(2, 3, 6, 7)
+MOVED = np.array([[[1, 0]], [[2, -1]]])
+CASES: dict[str, tuple[bytes, dict[str, Any]]] = {
+    "Affine": single("Affine", [real(5)], opset=8, alpha=2.0, beta=0.5),
+    "Scale": single("Scale", [real(2, 5)], opset=8, scale=2.0),
+    "ScaledTanh": single("ScaledTanh", [real(2, 5)], opset=8, alpha=2.0, beta=0.5),
+    "ParametricSoftplus": single(
+        "ParametricSoftplus", [real(2, 5) * 40], opset=8, alpha=2.0, beta=-0.5
+    ),
+    "ImageScaler": single("ImageScaler", [IMAGE], opset=8, scale=2.0, bias=[1.0, 2.0, 3.0]),
+    "Crop": single("Crop", [IMAGE], opset=8, border=[1, 2, 2, 1]),
+    "Crop to a size": single("Crop", [IMAGE], opset=8, border=[1, 2, 2, 1], scale=[2, 3]),
+    "TransposeMatMul": single(
+        "TransposeMatMul", [real(2, 4, 3), real(2, 4, 5)], domain=MICROSOFT, transA=1, alpha=0.5
+    ),
+    "FusedMatMul of moved batches": single(
+        "FusedMatMul",
+        [real(3, 2, 5, 4), real(4, 2, 5, 6)],
+        domain=MICROSOFT,
+        transBatchA=1,
+        transBatchB=1,
+    ),
+    "FusedMatMul of a moved and turned factor": single(
+        "FusedMatMul", [real(4, 2, 3), real(2, 4, 5)], domain=MICROSOFT, transBatchA=1, transA=1
+    ),
+    "Range": single("Range", [np.array(1), np.array(9), np.array(3)], domain=MICROSOFT),
+    "Range of steps of one": single(
+        "Range", [np.array(1.5, "float32"), np.array(5, "float32")], domain=MICROSOFT
+    ),
+    "GatherND": single("GatherND", [real(3, 4), MOVED], domain=MICROSOFT),
+    "GridSample": single(
+        "GridSample",
+        [IMAGE, np.tanh(real(2, 3, 3, 2)) * np.float32(1.3)],
+        domain=MICROSOFT,
+        mode="bicubic",
+        padding_mode="reflection",
+    ),
+    "GatedRMSNorm": single(
+        "GatedRMSNorm",
+        [real(2, 3, 8), real(4, seed=2), real(2, 3, 8, seed=3)],
+        domain=MICROSOFT,
+        activation="sigmoid",
+    ),
+    "BranchwiseRMSNorm": single(
+        "BranchwiseRMSNorm",
+        [real(2, 3, 8), real(4, seed=2)],
+        domain=MICROSOFT,
+        num_branches=2,
+        epsilon=0.1,
+    ),
+    "BranchwiseRMSNorm of branches": single(
+        "BranchwiseRMSNorm", [real(2, 3, 8), real(24, seed=2)], domain=MICROSOFT
+    ),
+    "GatedAdd": single(
+        "GatedAdd", [real(2, 3, 8), real(2, 3, 8, seed=2), real(2, 3, 1, seed=3)], domain=MICROSOFT
+    ),
+    "ScaledSiLU": single("ScaledSiLU", [real(2, 3, 8)], domain=MICROSOFT, alpha=0.5),
+    "ScaledSiLU by an operand": single(
+        "ScaledSiLU", [real(2, 3, 8), np.array(0.3, "float32")], domain=MICROSOFT
+    ),
+    "LinearAttentionGate": single(
+        "LinearAttentionGate",
+        [real(2, 3, 4), real(4, seed=2), real(4, seed=3), real(2, 3, 4, seed=4)],
+        2,
+        domain=MICROSOFT,
+    ),
+    "LinearAttention": single(
+        "LinearAttention",
+        [
+            real(2, 5, 16),
+            real(2, 5, 8, seed=2) * np.float32(0.3),
+            real(2, 5, 6, seed=3),
+            real(2, 2, 4, 3, seed=4),
+            -np.abs(real(2, 5, 2, seed=5)),
+            np.abs(np.tanh(real(2, 5, 2, seed=6))),
+        ],
+        2,
+        domain=MICROSOFT,
+        q_num_heads=4,
+        kv_num_heads=2,
+    ),
+    "CausalConvWithState": single(
+        "CausalConvWithState",
+        [real(2, 6, 9), real(6, 1, 4, seed=2), real(6, seed=3), real(2, 6, 6, seed=4)],
+        2,
+        domain=MICROSOFT,
+        activation="silu",
+        dilation=2,
+    ),
+    "CausalConvWithState of rows": single(
+        "CausalConvWithState",
+        [real(2, 9, 6), real(6, 1, 4, seed=2), None, real(2, 3, 6, seed=4)],
+        2,
+        domain=MICROSOFT,
+        channels_last=1,
+    ),
+    "BatchNormalization that trains": single(
+        "BatchNormalization",
+        [real(4, 3, 5), *(real(3, seed=s) for s in (2, 3, 4)), np.abs(real(3, seed=5))],
+        5,
+        opset=9,
+        momentum=0.7,
+    ),
+    "BatchNormalization of each place": single(
+        "BatchNormalization",
+        [real(4, 3, 5), *(real(3, 5, seed=s) for s in (2, 3, 4)), np.abs(real(3, 5, seed=5))],
+        opset=8,
+        spatial=0,
+    ),
+    "BatchNormalization of a vector": single(
+        "BatchNormalization",
+        [real(4), *(real(1, seed=s) for s in (2, 3, 4)), np.abs(real(1, seed=5))],
+        fixed=True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_operator_as_in_onnxruntime(name: str) -> None:
+    model, feeds = CASES[name]
+    compare(model, feeds)
+
+
+def test_a_removed_operator_of_a_later_operator_set() -> None:
+    model, _ = single("Affine", [real(5)], opset=10, fixed=True)
+    with pytest.raises(InvalidGraph, match="operator set 10 has removed it"):
+        InferenceSession(model, ONE_THREAD)
+
+
+def test_what_only_cuda_has_in_onnxruntime_is_named() -> None:
+    model, feeds = single(
+        "CausalConvWithState",
+        [real(2, 9, 6), real(6, 1, 4)],
+        domain=MICROSOFT,
+        state_length=5,
+    )
+    with pytest.raises(RuntimeError, match="attribute state_length has no rule"):
+        InferenceSession(model, ONE_THREAD).run(None, feeds)
