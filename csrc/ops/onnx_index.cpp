@@ -113,13 +113,44 @@ Value* index_column(OnnxCall& c, Value* indices, size_t i, const Dims& outer) {
   return c.reshape(c.slice(indices, last, at, at + 1), outer);
 }
 
+// Whether an index follows from ranges and constants below `size`. Looks at `nodes` nodes at most.
+bool is_below(OnnxCall& c, const Value* index, const DimExpr& size, int& nodes) {
+  if (--nodes < 0) return false;
+  const Node* node = index->producer();
+  if (!node) {
+    const OnnxTensor* weight = index->is_literal() ? nullptr : c.weight_of(*index);
+    const auto bounds = weight ? integer_bounds(*weight) : std::nullopt;
+    return bounds && c.sizes().less(bounds->second, size);
+  }
+  if (node->op == "Range") {
+    const auto* limit = std::get_if<DimExpr>(node->attrs.find("limit"));
+    const auto* delta = std::get_if<DimExpr>(node->attrs.find("delta"));
+    return limit && delta && delta->is_constant() && delta->value() > 0 &&
+           c.sizes().at_most(*limit, size);
+  }
+  const bool same = std::ranges::find(kRearranging, node->op) != kRearranging.end() ||
+                    (node->op == "Cast" && index->dtype == DType::Int64);
+  return same && is_below(c, node->input(0), size, nodes);
+}
+
+// A place in a dimension of that size. One outside of it would be another place of the flat tensor:
+// looked up among all places, it is an error.
+Value* checked_place(OnnxCall& c, Value* index, const DimExpr& size) {
+  int nodes = 64, others = 64;
+  if (is_never_negative(c, index, nodes) && is_below(c, index, size, others)) return index;
+  return c.emit("Gather", {range(c, 0, size), index}, {{"axis", 0}});
+}
+
 // The indices of GatherND and ScatterND: the last dimension of `indices` names a place in the
 // first `count` dimensions of x behind the batch. Returns the flat place, without that dimension.
 Value* flat_index(OnnxCall& c, Value* indices, const Dims& dims, size_t batch, size_t count) {
   const Dims outer(indices->dims.begin(), indices->dims.end() - 1);
   Value* flat = nullptr;
   for (size_t i = 0; i < count; ++i) {
-    Value* part = from_front(c, index_column(c, indices, i, outer), dims.at(batch + i));
+    Value* part = index_column(c, indices, i, outer);
+    // Outside of the first dimension is outside of the flat tensor, too.
+    part = batch + i == 0 ? from_front(c, part, dims.front())
+                          : checked_place(c, part, dims.at(batch + i));
     if (flat)
       part = c.emit("Add", {c.emit("Mul", {flat, size_number(c, dims.at(batch + i))}), part});
     flat = part;

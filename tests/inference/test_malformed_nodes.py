@@ -166,6 +166,16 @@ MALFORMED = {
         num_scan_inputs=1,
         scan_output_axes=[-(1 << 20)],
     ),
+    "a column beyond the row": single("GatherND", {"x": X, "at": np.array([[0, 3]])}),
+    "a column before the row": single("GatherND", {"x": X, "at": np.array([[1, -4]])}),
+    "a place beyond its batch": single(
+        "GatherND", {"x": X, "at": np.array([[3], [0]])}, batch_dims=1
+    ),
+    "an update beyond the row": single(
+        "ScatterND", {"x": X, "at": np.array([[0, 3]]), "new": X[0, :1]}
+    ),
+    "a third norm": single("LpNormalization", {"x": X}, p=3),
+    "no axes": single("Unsqueeze", {"x": X}, opset=12),
     "a condition of two numbers": single(
         "Loop",
         {"m": np.array(3), "c": np.array(True), "s0": np.array(1)},
