@@ -163,8 +163,17 @@ Values import_cumsum(OnnxCall& c) {
   const int64_t axis = c.axis(c.fixed_integers(1).at(0), x->rank());
   const DType dtype = x->dtype;
   if (is_wide_unsigned(dtype)) x = c.cast(x, DType::Int64);  // its sums have the same bits
-  Value* y = c.emit("CumSum", {x}, {{"axis", axis}, {"reverse", c.integer("reverse", 0)}});
-  return {c.cast(c.flag("exclusive") ? c.emit("Sub", {y, x}) : y, dtype)};
+  const bool reverse = c.flag("reverse"), exclusive = c.flag("exclusive");
+  const DimExpr size = x->dims.at(static_cast<size_t>(axis));
+  if (exclusive) {
+    Dims one = x->dims;
+    one.at(static_cast<size_t>(axis)) = 1;
+    Value* zero = c.full(0.0, one, x->dtype);
+    x = c.concat(reverse ? Values{x, zero} : Values{zero, x}, axis);
+  }
+  Value* y = c.emit("CumSum", {x}, {{"axis", axis}, {"reverse", reverse ? 1 : 0}});
+  if (exclusive) y = reverse ? c.slice(y, axis, 1, size + DimExpr(1)) : c.slice(y, axis, 0, size);
+  return {c.cast(y, dtype)};
 }
 
 // Of equal elements ONNX takes the one of the lower index first: a stable sort.

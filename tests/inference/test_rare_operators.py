@@ -11,6 +11,7 @@ from onnx import helper
 
 from ortmodule_py import InferenceSession, SessionOptions
 from tests.inference.test_data_sizes import FLOAT, INT64, compare, make_model, node, stock, value
+from tests.inference.test_operators_of_onnxruntime import single
 from tests.inference.test_session import ONE_THREAD
 
 # Pairs share beginnings, and one of them is a pair of equal elements.
@@ -191,3 +192,13 @@ def test_a_window_larger_than_the_image(
     )
     x = np.random.default_rng(0).random((1, 2, 9, 11), "float32")
     compare(model, {"x": x[:, :, :1, :5]}, {"x": x}, {"x": x[:, :, :2, :4]})
+
+
+@pytest.mark.parametrize("reverse", [0, 1])
+def test_exclusive_sums_are_no_differences(reverse: int) -> None:
+    x = np.array([[1e8, 1, np.inf, 3], [1, 1e8, 5, 7]], "float32")
+    for rows in (x, x[:, ::-1].copy(), x[:, :0]):
+        model, feeds = single(
+            "CumSum", [rows, np.array(1)], opset=14, fixed=True, exclusive=1, reverse=reverse
+        )
+        compare(model, feeds)
