@@ -188,6 +188,9 @@ std::optional<KnownValue> known_pairs(OnnxCall& c, std::string_view op, const Kn
   const bool decides = is_comparison(op) || is_logic(op);
   if (a.dtype != b.dtype) return std::nullopt;
   if (decides && (decides_on_content(c, a) || decides_on_content(c, b))) return std::nullopt;
+  // A power of contents is data, and so is one that wraps around.
+  const bool power = op == "Pow" && !is_floating(a.dtype);
+  if (power && (decides_on_content(c, a) || decides_on_content(c, b))) return std::nullopt;
   const std::optional<Sizes> sizes = broadcast_sizes(a.dims, b.dims);
   if (!sizes || element_count(*sizes) > KnownValue::kMostElements) return std::nullopt;
   KnownValue result{decides ? DType::Bool : a.dtype, *sizes, {}};
@@ -197,6 +200,8 @@ std::optional<KnownValue> known_pairs(OnnxCall& c, std::string_view op, const Kn
         (op == "Div" || op == "Mod") && !is_floating(a.dtype) && y.is_constant() && y.value() == 0;
     if (zero_divisor) return std::nullopt;
     result.elements.push_back(known_number(c, op, x, y, a.dtype));
+    const KnownNumber& last = result.elements.back();
+    if (power && last.is_constant() && std::abs(last.value()) >= 0x1p31) return std::nullopt;
   }
   return result;
 }

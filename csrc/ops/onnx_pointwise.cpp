@@ -62,6 +62,10 @@ Values import_pow(OnnxCall& c) {
     values.at(1) = c.cast(values.at(1), dtype);
     return {c.pointwise("Pow", values)};
   }
+  if (is_integral(values.at(1)->dtype)) {  // exact, and wraps around
+    values.at(1) = c.cast(values.at(1), dtype);
+    return {c.pointwise("Pow", values)};
+  }
   for (Value*& value : values) value = c.cast(value, DType::Float64);
   return {c.cast(c.pointwise("Pow", values), dtype)};
 }

@@ -1,6 +1,7 @@
 // Import of reductions, cumulative sums, sorting and random numbers.
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "base/error.h"
 #include "ops/known_arithmetic.h"
@@ -20,7 +21,8 @@ struct Reduction {
 // Axes are an operand since operator set 18 (ReduceSum: 13), an attribute before.
 Reduction read_reduction(OnnxCall& c, size_t rank) {
   Reduction r;
-  r.axes = c.axes(1, rank);
+  r.axes = c.axes(1, std::max<size_t>(rank, 1));
+  if (rank == 0) r.axes.clear();  // a scalar has an axis for onnxruntime
   r.keepdims = c.flag("keepdims", true);
   if (!r.axes.empty()) return r;
   r.nothing = c.flag("noop_with_empty_axes");
@@ -51,16 +53,52 @@ Value* reduce_unsigned(OnnxCall& c, std::string_view op, Value* x, const Reducti
   return c.cast(reduce(c, op, c.cast(x, DType::Int64), r), dtype);
 }
 
-// Small integers are summed in a wider type, which the result does not show.
+// How many elements each result is computed from.
+DimExpr reduced_count(const Value* x, const Reduction& r) {
+  DimExpr count = 1;
+  for (int64_t axis : r.axes) count = count * x->dims.at(static_cast<size_t>(axis));
+  return count;
+}
+
+// The sum over the number of elements, rounded towards zero.
+Value* integer_mean(OnnxCall& c, Value* x, const Reduction& r) {
+  const DimExpr count = reduced_count(x, r);
+  return c.emit("Div", {reduce(c, "ReduceSum", x, r), size_number(c, count, x->dtype)});
+}
+
+// The limit of the type, which is the extremum of no elements; nullopt where the kernel has it.
+std::optional<double> extremum_of_none(DType dtype, bool largest) {
+  switch (dtype) {
+    case DType::Bool: return largest ? 0.0 : 1.0;
+    case DType::UInt8: return largest ? 0.0 : 255.0;
+    case DType::Int8: return largest ? -128.0 : 127.0;
+    case DType::Int16: return largest ? -32768.0 : 32767.0;
+    case DType::Int32: return largest ? -2147483648.0 : 2147483647.0;
+    default: return std::nullopt;
+  }
+}
+
+// Small integers are reduced in a wider type, which the result does not show.
+Value* reduce_integers(OnnxCall& c, std::string_view op, Value* x, const Reduction& r) {
+  const DType dtype = x->dtype;
+  const bool small = dtype == DType::Bool || dtype == DType::Int8 || dtype == DType::UInt8;
+  Value* y = reduce(c, op, small ? c.cast(x, DType::Int32) : x, r);
+  const bool largest = op == "ReduceMax";
+  const auto limit = extremum_of_none(dtype, largest);
+  if (limit && (largest || op == "ReduceMin") && c.sizes().at_most(reduced_count(x, r), 0))
+    y = c.emit("Clip", {y}, {{"min", *limit}, {"max", *limit}});
+  return c.cast(y, dtype);
+}
+
 template <OpName op>
 Values import_reduce(OnnxCall& c) {
   Value* x = c.in(0);
   const Reduction r = read_reduction(c, x->rank());
+  const bool mean = std::string_view(op.text) == "ReduceMean";
+  if (mean && (x->dtype == DType::Int32 || x->dtype == DType::Int64) && !r.nothing)
+    return {integer_mean(c, x, r)};
   if (is_wide_unsigned(x->dtype)) return {reduce_unsigned(c, op.text, x, r)};
-  if (x->dtype == DType::Bool || x->dtype == DType::Int8 || x->dtype == DType::UInt8) {
-    Value* wide = c.cast(x, DType::Int32);
-    return {c.cast(reduce(c, op.text, wide, r), x->dtype)};
-  }
+  if (is_integral(x->dtype) || x->dtype == DType::Bool) return {reduce_integers(c, op.text, x, r)};
   return {reduce(c, op.text, x, r)};
 }
 
@@ -147,6 +185,10 @@ Value* flipped(OnnxCall& c, Value* x, int64_t axis) {
 
 Values import_arg(OnnxCall& c) {
   Value* x = c.in(0);
+  if (x->rank() == 0) {
+    c.axis_attr("axis", 0, 1);
+    return {c.full(0.0, {}, DType::Int64)};
+  }
   const int64_t axis = c.axis_attr("axis", 0, x->rank());
   const Attrs attrs{{"axis", axis}, {"keepdims", c.integer("keepdims", 1)}};
   if (x->dtype == DType::UInt64) x = flipped_order(c, x, DType::Int64);
@@ -158,6 +200,8 @@ Values import_arg(OnnxCall& c) {
   return {c.emit("Sub", {c.graph().literal(last, DType::Int64), from_end})};
 }
 
+// Exclusive sums are the sums behind a zero, without the total: a difference of sums would lose
+// what is small beside them.
 Values import_cumsum(OnnxCall& c) {
   Value* x = c.in(0);
   const int64_t axis = c.axis(c.fixed_integers(1).at(0), x->rank());

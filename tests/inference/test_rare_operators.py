@@ -202,3 +202,11 @@ def test_exclusive_sums_are_no_differences(reverse: int) -> None:
             "CumSum", [rows, np.array(1)], opset=14, fixed=True, exclusive=1, reverse=reverse
         )
         compare(model, feeds)
+
+
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMax", "ReduceL2", "ArgMax"])
+@pytest.mark.parametrize("axis", [0, -1])
+def test_the_axis_of_a_scalar(op: str, axis: int) -> None:
+    axes = {"axis": axis} if op == "ArgMax" else {"axes": [axis]}
+    model, feeds = single(op, [np.array(3.5, "float32")], opset=12, **axes)
+    compare(model, feeds)

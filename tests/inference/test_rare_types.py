@@ -12,6 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from ortmodule_py import InferenceSession, SessionOptions
+from tests.inference.test_data_sizes import compare
+from tests.inference.test_operators_of_onnxruntime import single
 from tests.inference.test_session import ONE_THREAD
 
 FLOATS = {
@@ -240,3 +242,24 @@ def test_strings_are_refused_with_the_node_that_reads_them() -> None:
     model = model_of(nodes, {"x": TensorProto.STRING}, {"y": TensorProto.STRING})
     with pytest.raises(RuntimeError, match="StringConcat 'join'"):
         run(model, x=np.array(["a"]))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_means_of_integers_round_towards_zero(dtype: str) -> None:
+    x = np.array([[-7, 2], [0, 0], [9, 8]], dtype)
+    for axes in ({}, {"axes": [1]}, {"axes": [0], "keepdims": 0}):
+        compare(*single("ReduceMean", [x], opset=13, **axes))
+
+
+@pytest.mark.parametrize("op", ["ReduceMax", "ReduceMin"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "float32"])
+def test_extrema_of_nothing_are_limits(op: str, dtype: str) -> None:
+    compare(*single(op, [np.zeros((2, 0, 3), dtype)], opset=13, axes=[1]))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("exponent", [2, 3])
+def test_powers_of_integers_wrap_around(dtype: str, exponent: int) -> None:
+    least = np.iinfo(dtype).min
+    x = np.array([least, least + 1, 100_000, 3_000_000_019 % (1 << 31), -5, 0], dtype)
+    compare(*single("Pow", [x, np.array(exponent, dtype)], opset=15))
