@@ -63,8 +63,9 @@ int64_t quantized_axis(OnnxCall& c, const Value* x) {
 // Rounded to even, shifted and clamped to the type's range.
 Value* quantize(OnnxCall& c, Value* x, Value* scale, Value* zero, DType dtype) {
   const Limits limits = limits_of(c, dtype);
-  Value* y = c.emit("Round", {c.pointwise("Div", {x, scale})});
-  if (size_of(dtype) > 1) y = c.cast(y, y->dtype == DType::Float64 ? y->dtype : DType::Float32);
+  // In 32 bits where x has 16, as in onnxruntime: a rounded quotient may be a tie.
+  const DType wide = compute_dtype(x->dtype);
+  Value* y = c.emit("Round", {c.pointwise("Div", {c.cast(x, wide), c.cast(scale, wide)})});
   if (zero) y = c.pointwise("Add", {y, c.cast(zero, y->dtype)});
   y = c.emit("Clip", {y}, {{"min", limits.least}, {"max", limits.most}});
   return is_narrow_integer(dtype) ? as_narrow_integer(c, y, dtype) : c.cast(y, dtype);
@@ -98,7 +99,8 @@ Value* dequantize(OnnxCall& c, Value* x, Value* scale, Value* zero) {
   }
   Value* wide = c.cast(x, DType::Int32);
   if (zero) wide = c.pointwise("Sub", {wide, c.cast(zero, DType::Int32)});
-  return c.pointwise("Mul", {c.cast(wide, scale->dtype), scale});
+  const DType real = compute_dtype(scale->dtype);  // float16 does not hold what has 16 bits
+  return c.cast(c.pointwise("Mul", {c.cast(wide, real), c.cast(scale, real)}), scale->dtype);
 }
 
 Values import_dequantize_linear(OnnxCall& c) {

@@ -263,3 +263,13 @@ def test_powers_of_integers_wrap_around(dtype: str, exponent: int) -> None:
     least = np.iinfo(dtype).min
     x = np.array([least, least + 1, 100_000, 3_000_000_019 % (1 << 31), -5, 0], dtype)
     compare(*single("Pow", [x, np.array(exponent, dtype)], opset=15))
+
+
+def test_what_16_bits_hold_is_scaled_in_32() -> None:
+    """65535 is no float16, and a quotient rounded to float16 may be a tie."""
+    x = np.array([65535, 40_001, 7], "uint16")
+    compare(*single("DequantizeLinear", [x, np.array(0.2, "float16")], opset=21))
+    real = np.random.default_rng(1).normal(0, 20, (60, 50)).astype("float16")
+    feeds = [real, np.array(0.37, "float16"), np.array(3, "uint8")]
+    model, named = single("QuantizeLinear", feeds, opset=21)
+    compare(model, named)
