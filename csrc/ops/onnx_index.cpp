@@ -92,7 +92,9 @@ Value* scattered(OnnxCall& c, Value* x, Value* index, Value* updates, int64_t ax
 }
 
 std::string reduction_of(OnnxCall& c) {
-  return c.word("reduction", {"none", "add", "mul", "max", "min"});
+  const std::string reduction = c.word("reduction", {"none", "add", "mul", "max", "min"});
+  if (reduction != "none" && c.has_texts(0)) c.unsupported("strings cannot be reduced");
+  return reduction;
 }
 
 Values import_scatter_elements(OnnxCall& c) {
@@ -426,19 +428,20 @@ Values import_max_unpool(OnnxCall& c) {
   return {c.emit("Pad", {y}, {{"pads", more}, {"value", 0.0}})};
 }
 
-REGISTER_ONNX({{"GatherElements", 11, import_gather_elements, nullptr, "", nullptr, moves_texts()},
-               {"ScatterElements", 11, import_scatter_elements},
-               {"Scatter", 9, import_scatter_elements},
-               {"GatherND", 11, import_gather_nd, nullptr, "", nullptr, moves_texts()},
-               {"ScatterND", 11, import_scatter_nd},
-               {"OneHot", 9, import_one_hot},
-               {"EyeLike", 9, import_eye_like},
-               {"Trilu", 14, import_trilu},
-               {"Pad", 1, import_pad},
-               {"CenterCropPad", 18, import_center_crop_pad},
-               {"ReverseSequence", 10, import_reverse_sequence},
-               {"TensorScatter", 24, import_tensor_scatter},
-               {"MaxUnpool", 9, import_max_unpool}});
+REGISTER_ONNX(
+    {{"GatherElements", 11, import_gather_elements, nullptr, "", nullptr, moves_texts()},
+     {"ScatterElements", 11, import_scatter_elements, nullptr, "", nullptr, moves_texts(5)},
+     {"Scatter", 9, import_scatter_elements, nullptr, "", nullptr, moves_texts(5)},
+     {"GatherND", 11, import_gather_nd, nullptr, "", nullptr, moves_texts()},
+     {"ScatterND", 11, import_scatter_nd, nullptr, "", nullptr, moves_texts(5)},
+     {"OneHot", 9, import_one_hot, nullptr, "", nullptr, moves_texts(4)},
+     {"EyeLike", 9, import_eye_like},
+     {"Trilu", 14, import_trilu},
+     {"Pad", 1, import_pad},
+     {"CenterCropPad", 18, import_center_crop_pad},
+     {"ReverseSequence", 10, import_reverse_sequence, nullptr, "", nullptr, moves_texts()},
+     {"TensorScatter", 24, import_tensor_scatter},
+     {"MaxUnpool", 9, import_max_unpool}});
 
 }  // namespace
 }  // namespace ortmodule

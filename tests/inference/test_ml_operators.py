@@ -268,6 +268,35 @@ def test_strings_are_moved() -> None:
     np.testing.assert_array_equal(y, [["kitten", "", "p"], ["dog", "bée", "q"]])
 
 
+def test_strings_are_scattered_and_reversed() -> None:
+    file = of_strings(
+        helper.make_node("ScatterElements", ["x", "places", "new"], ["a"], axis=1),
+        helper.make_node("ScatterND", ["a", "rows", "row"], ["b"]),
+        helper.make_node("ReverseSequence", ["b", "lengths"], ["c"], batch_axis=0, time_axis=1),
+        helper.make_node("OneHot", ["depths", "depth", "words"], ["d"]),
+        helper.make_node("Concat", ["c", "d"], ["y"], axis=1),
+        output=TensorProto.STRING,
+        places=np.array([[1], [0]]),
+        new=np.array([["p"], ["q"]], object),
+        rows=np.array([[1]]),
+        row=np.array([["r", "s"]], object),
+        lengths=np.array([2, 1]),
+        depths=np.array([0, 2]),
+        depth=np.array(3),
+        words=np.array(["no", "yes"], object),
+    )
+    (y,) = InferenceSession(file, ONE_THREAD).run(None, {"x": STRINGS})
+    stock = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    np.testing.assert_array_equal(y, stock.run(None, {"x": STRINGS})[0])
+    file = of_strings(
+        helper.make_node("ScatterElements", ["x", "places", "x"], ["y"], reduction="max"),
+        output=TensorProto.STRING,
+        places=np.zeros((2, 2), np.int64),
+    )
+    with pytest.raises(RuntimeError, match="strings cannot be reduced"):
+        InferenceSession(file, ONE_THREAD).run(None, {"x": STRINGS})
+
+
 def test_operators_on_strings_are_refused_by_name() -> None:
     file = of_strings(helper.make_node("Neg", ["x"], ["y"], "minus"), output=TensorProto.STRING)
     with pytest.raises(RuntimeError, match="Neg 'minus': operand 0 must be numbers"):
