@@ -1,6 +1,7 @@
 // Import of operators that repeat elements or make them: Expand, Tile, ConstantOfShape, Range.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "base/error.h"
 #include "base/layout.h"
@@ -78,6 +79,11 @@ double filler(OnnxCall& c, DType& dtype) {
   const OnnxTensor* value = c.tensor_attr("value");
   if (!value) return 0.0;
   dtype = value->dtype;
+  if (is_wide_unsigned(dtype) && element_count(value->dims) == 1) {
+    uint64_t number = 0;  // little-endian, as the data of a file
+    std::memcpy(&number, value->bytes.data(), static_cast<size_t>(size_of(dtype)));
+    return static_cast<double>(number);
+  }
   const std::optional<KnownValue> content = known_content(*value);
   if (!content || content->elements.size() != 1) c.refuse("value must have one element");
   return content->elements.at(0).value();

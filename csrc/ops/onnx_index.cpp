@@ -273,6 +273,10 @@ Value* padded_axis(OnnxCall& c, Value* x, const std::string& mode, int64_t axis,
     c.refuse(str("pads of mode ", mode, " must be at most ", kMostPadding, ", and leave no size ",
                  "below 0, but found ", before, " and ", after, " for size ", size));
   const int64_t begin = std::max<int64_t>(-before, 0), end = size + std::min<int64_t>(after, 0);
+  // What is cut off is not repeated.
+  if ((before < 0 || after < 0) && (before > 0 || after > 0) && begin < end)
+    return padded_axis(c, c.slice(x, axis, begin, end), mode, axis, std::max<int64_t>(before, 0),
+                       std::max<int64_t>(after, 0));
   if (size < kLong || begin >= end)
     return padded_part(c, x, mode, axis, size, -before, size + after);
   Values parts;

@@ -154,8 +154,11 @@ Values import_layer_norm(OnnxCall& c) {
   if (!c.wants_output(1) && !c.wants_output(2)) return results;
   Dims statistics = x->dims;
   for (size_t d = static_cast<size_t>(axis); d < statistics.size(); ++d) statistics.at(d) = 1;
-  results.push_back(c.reshape(y.at(1), statistics));
-  results.push_back(c.reshape(y.at(2), statistics));
+  const bool single = c.integer("stash_type", 1) == 1;
+  for (size_t i : {1, 2}) {
+    Value* statistic = c.reshape(y.at(i), statistics);
+    results.push_back(single ? c.cast(statistic, DType::Float32) : statistic);
+  }
   return results;
 }
 
@@ -203,8 +206,10 @@ Values import_standard_group_norm(OnnxCall& c) {
 Values import_lp_normalization(OnnxCall& c) {
   Value* x = c.in(0);
   const int64_t axis = c.axis_attr("axis", -1, x->rank());
+  const int64_t p = c.integer("p", 2);
+  if (p != 1 && p != 2) c.refuse(str("p must be 1 or 2, but found ", p));
   Value* norm;
-  if (c.integer("p", 2) == 1) {
+  if (p == 1) {
     norm = c.reduce("ReduceSum", c.emit("Abs", {x}), {axis}, true);
   } else {
     norm = c.emit("Sqrt", {c.reduce("ReduceSum", c.emit("Mul", {x, x}), {axis}, true)});

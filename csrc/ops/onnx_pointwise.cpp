@@ -48,6 +48,13 @@ Values import_binary(OnnxCall& c) { return {c.pointwise(c.node().op, aligned_ope
 
 Values import_unary(OnnxCall& c) { return {c.emit(c.node().op, {c.in(0)})}; }
 
+// NaN has no sign, and stays NaN.
+Values import_sign(OnnxCall& c) {
+  Value* x = c.in(0);
+  Value* sign = c.emit("Sign", {x});
+  return {is_floating(x->dtype) ? c.emit("Where", {c.emit("IsNaN", {x}), x, sign}) : sign};
+}
+
 // An integer quotient rounds towards zero, which is what the engine's Div does.
 Values import_mod(OnnxCall& c) {
   return {c.pointwise("Mod", operands(c), {{"fmod", c.integer("fmod", 0)}})};
@@ -353,7 +360,7 @@ REGISTER_ONNX({{"Neg", 1, import_unary, known_unary},
                {"Atan", 7, import_unary},
                {"Sinh", 9, import_unary},
                {"Cosh", 9, import_unary},
-               {"Sign", 9, import_unary, known_unary},
+               {"Sign", 9, import_sign, known_unary},
                {"IsNaN", 9, import_unary},
                {"IsInf", 10, import_is_inf},
                {"Asinh", 9, import_asinh},

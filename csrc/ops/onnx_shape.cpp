@@ -184,6 +184,7 @@ Dims unsqueezed(OnnxCall& c) {
 }
 
 Values import_unsqueeze(OnnxCall& c) {
+  if (c.opset() < 13 && !c.has_attr("axes")) c.refuse("attribute axes is required");
   return {c.emit("Reshape", {c.in(0)}, {{"shape", unsqueezed(c)}})};
 }
 

@@ -219,16 +219,22 @@ Value* whole_indices(OnnxCall& c, Value* index, const Value* x) {
   return c.emit("Add", {index, offset});
 }
 
-// Row-major indices into the plane of x as column-major ones (storage_order 1).
-Value* column_major(OnnxCall& c, Value* index, const Value* x) {
+// Row-major indices into the plane of `padded` as indices into that of x, which lies at `begins` in
+// it: row-major or column-major ones (storage_order 1).
+Value* plane_index(OnnxCall& c, Value* index, const Value* padded, const Value* x,
+                   const std::vector<int64_t>& begins, bool column_major) {
+  if (padded == x && !column_major) return index;
   Value* rest = index;
   Value* result = nullptr;
   for (size_t d = x->rank(); d-- > 2;) {
-    Value* size = c.graph().literal(x->dims.at(d), DType::Int64);
+    Value* size = size_number(c, padded->dims.at(d));
+    const auto place = x->dims.begin() + static_cast<std::ptrdiff_t>(d);
     const DimExpr stride =
-        product(Dims(x->dims.begin() + 2, x->dims.begin() + static_cast<std::ptrdiff_t>(d)));
-    Value* at =
-        c.emit("Mul", {c.emit("Mod", {rest, size}), c.graph().literal(stride, DType::Int64)});
+        product(column_major ? Dims(x->dims.begin() + 2, place) : Dims(place + 1, x->dims.end()));
+    Value* at = c.emit("Mod", {rest, size});
+    if (padded != x && begins.at(d - 2) != 0)
+      at = c.emit("Sub", {at, c.literal(static_cast<double>(begins.at(d - 2)), DType::Int64)});
+    at = c.emit("Mul", {at, size_number(c, stride)});
     result = result ? c.emit("Add", {result, at}) : at;
     rest = c.emit("FloorDiv", {rest, size});
   }
@@ -238,9 +244,9 @@ Value* column_major(OnnxCall& c, Value* index, const Value* x) {
 Values import_max_pool(OnnxCall& c) {
   Value* x = c.in(0);
   OnnxWindow w = read_pool_window(c);
-  if (c.wants_output(1) && w.begins != w.ends)
-    c.refuse("indices need equal padding at begins and ends");
   fix_sizes(c, x, w);
+  const Value* given = x;
+  const std::vector<int64_t> begins = w.begins;
   const double least = is_floating(x->dtype)     ? -std::numeric_limits<double>::infinity()
                        : x->dtype == DType::Int8 ? -128.0
                                                  : 0.0;
@@ -250,8 +256,8 @@ Values import_max_pool(OnnxCall& c) {
   attrs.set("ceil_mode", w.ceil_mode ? 1 : 0);
   const Values y = c.emit_all("MaxPool", {x}, std::move(attrs));
   if (!c.wants_output(1)) return {y.at(0), nullptr};
-  Value* index = c.flag("storage_order") ? column_major(c, y.at(1), x) : y.at(1);
-  return {y.at(0), whole_indices(c, index, x)};
+  Value* index = plane_index(c, y.at(1), x, given, begins, c.flag("storage_order"));
+  return {y.at(0), whole_indices(c, index, given)};
 }
 
 // Pads the end so far that the windows that ceil_mode adds are whole. A window that would begin in

@@ -210,3 +210,31 @@ def test_the_axis_of_a_scalar(op: str, axis: int) -> None:
     axes = {"axis": axis} if op == "ArgMax" else {"axes": [axis]}
     model, feeds = single(op, [np.array(3.5, "float32")], opset=12, **axes)
     compare(model, feeds)
+
+
+@pytest.mark.parametrize("padding", [{"auto_pad": "SAME_UPPER"}, {"pads": [1, 0, 0, 1]}])
+@pytest.mark.parametrize("order", [0, 1])
+def test_indices_of_maxima_beside_unequal_padding(padding: dict[str, Any], order: int) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 3, 6, 7)).astype("float32")
+    window = {"kernel_shape": [2, 2], "strides": [2, 2], "storage_order": order}
+    model, feeds = single("MaxPool", [x], 2, opset=12, **window, **padding)
+    compare(model, feeds)
+
+
+def test_what_is_cut_off_is_not_repeated() -> None:
+    x = np.arange(12, dtype="float32").reshape(3, 4)
+    for pads in ([-1, 1, 0, -1], [-1, 2, 1, -2]):
+        model, feeds = single("Pad", [x, np.array(pads)], opset=19, mode="wrap")
+        compare(model, feeds)
+
+
+def test_statistics_of_doubles_are_floats() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 5))
+    model, feeds = single("LayerNormalization", [x, x[0]], 3, opset=17)
+    compare(model, feeds)
+
+
+def test_the_sign_of_nan() -> None:
+    for dtype in ("float32", "float64"):
+        model, feeds = single("Sign", [np.array([np.nan, -0.0, -2, 3], dtype)], opset=13)
+        compare(model, feeds)

@@ -265,6 +265,12 @@ def test_powers_of_integers_wrap_around(dtype: str, exponent: int) -> None:
     compare(*single("Pow", [x, np.array(exponent, dtype)], opset=15))
 
 
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64"])
+def test_constants_of_unsigned_integers(dtype: str) -> None:
+    number = numpy_helper.from_array(np.array([60_000], dtype))
+    compare(*single("ConstantOfShape", [np.array([2, 3])], value=number))
+
+
 def test_what_16_bits_hold_is_scaled_in_32() -> None:
     """65535 is no float16, and a quotient rounded to float16 may be a tie."""
     x = np.array([65535, 40_001, 7], "uint16")
