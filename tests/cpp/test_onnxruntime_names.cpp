@@ -273,6 +273,66 @@ TEST(OnnxruntimeNames, OptionsAndMetadata) {
   EXPECT_EQ(Ort::BFloat16_t(2.5f).ToFloat(), 2.5f);
 }
 
+TEST(OnnxruntimeNames, WhatNewerProgramsAskFor) {
+  Ort::Env env(ORT_LOGGING_LEVEL_FATAL, "test");
+  const Ort::ArenaCfg arena(0, -1, -1, -1);
+  env.CreateAndRegisterAllocator(host(), arena);
+  const Ort::MemoryInfo gpu("Cuda", OrtDeviceAllocator, 0, OrtMemTypeDefault);
+  EXPECT_EQ(code_of([&] { env.CreateAndRegisterAllocator(gpu, arena); }), ORT_INVALID_ARGUMENT);
+  std::vector<float> weights = {1, 2};
+  const int64_t shape[] = {2};
+  std::vector<Ort::Value> given;
+  given.push_back(Ort::Value::CreateTensor<float>(host(), weights.data(), 2, shape, 1));
+  Ort::SessionOptions options;
+  options.AddExternalInitializers(std::vector<std::string>{"w"}, given);
+  EXPECT_EQ(code_of([&] {
+              options.AddExternalInitializers({"w", "v"}, given);
+            }),
+            ORT_INVALID_ARGUMENT);
+  const std::string model = sum_model();
+  Ort::Session session(env, model.data(), model.size(), options);
+  const auto inputs = session.GetInputs();
+  ASSERT_EQ(inputs.size(), 1u);
+  EXPECT_EQ(inputs[0].GetName(), "x");
+  EXPECT_EQ(inputs[0].TypeInfo().GetTensorTypeAndShapeInfo().GetShape()[1], 2);
+  EXPECT_EQ(session.GetOutputs()[1].GetName(), "positive");
+  EXPECT_TRUE(session.GetOverridableInitializerNames().empty());
+  EXPECT_EQ(session.GetMemoryInfoForOutputs().at(1).GetAllocatorName(), "Cpu");
+  Ort::Allocator allocator(session, host());
+  EXPECT_EQ(allocator.GetAllocation(100).size(), 100u);
+  EXPECT_EQ(code_of([&] { Ort::Allocator(session, gpu); }), ORT_INVALID_ARGUMENT);
+  std::vector<float> x = {3, 4};
+  const int64_t rows[] = {1, 2};
+  const Ort::Value value = Ort::Value::CreateTensor<float>(host(), x.data(), 2, rows, 2);
+  const char *in = "x", *out = "sum";
+  auto sums = session.Run(Ort::RunOptions{nullptr}, &in, &value, 1, &out, 1);
+  EXPECT_EQ(sums[0].At<float>({0, 1}), 6);
+}
+
+TEST(OnnxruntimeNames, ThreadsProvidersAndNumbersOfEightBits) {
+  const OrtApi& api = Ort::GetApi();
+  OrtThreadingOptions* threads = nullptr;
+  Ort::ThrowOnError(api.CreateThreadingOptions(&threads));
+  Ort::ThrowOnError(api.SetGlobalIntraOpNumThreads(threads, 1));
+  const Ort::Env env(threads, ORT_LOGGING_LEVEL_FATAL, "test");
+  EXPECT_EQ(static_cast<OrtEnv*>(env)->threads, 1);
+  api.ReleaseThreadingOptions(threads);
+  Ort::CUDAProviderOptions provider;
+  provider.Update({{"device_id", "1"}, {"arena_extend_strategy", "kNextPowerOfTwo"}});
+  EXPECT_EQ(provider.GetCUDAProviderOptionsAsString(),
+            "arena_extend_strategy=kNextPowerOfTwo;device_id=1");
+  Ort::SessionOptions().AppendExecutionProvider_CUDA_V2(*provider);
+  EXPECT_TRUE(Ort::Status().IsOK());
+  EXPECT_TRUE(Ort::Float16_t::FromBits(1).IsSubnormal());
+  EXPECT_FALSE(Ort::Float16_t::FromBits(1).IsNormal());  // though it is a normal float
+  EXPECT_FALSE(Ort::Float16_t(1.0f).IsSubnormal());
+  EXPECT_TRUE(Ort::BFloat16_t(1.0f).IsNormal());
+  EXPECT_FALSE(Ort::BFloat16_t::FromBits(0x7f80).IsNormal());
+  EXPECT_EQ(Ort::TypeToTensorType<Ort::Float8E5M2_t>::type,
+            ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2);
+  EXPECT_EQ(Ort::Float8E4M3FN_t(0x38), Ort::Float8E4M3FN_t(0x38));
+}
+
 TEST(OnnxruntimeNames, TheExperimentalFormTakesVectors) {
   Ort::Env env(ORT_LOGGING_LEVEL_FATAL, "test");
   Ort::SessionOptions options;

@@ -30,11 +30,34 @@ struct OrtApi {
   static void ReleaseTensorRTProviderOptionsImpl(OrtTensorRTProviderOptionsV2* options) {
     delete options;
   }
+  static void ReleaseThreadingOptionsImpl(OrtThreadingOptions* options) { delete options; }
   // Pointers, because programs take their types and pass them on as deleters.
   void (*ReleaseStatus)(OrtStatus*) = ReleaseStatusImpl;
   void (*ReleaseCUDAProviderOptions)(OrtCUDAProviderOptionsV2*) = ReleaseCUDAProviderOptionsImpl;
   void (*ReleaseTensorRTProviderOptions)(OrtTensorRTProviderOptionsV2*) =
       ReleaseTensorRTProviderOptionsImpl;
+  void (*ReleaseThreadingOptions)(OrtThreadingOptions*) = ReleaseThreadingOptionsImpl;
+
+  OrtStatus* CreateThreadingOptions(OrtThreadingOptions** out) const {
+    *out = new OrtThreadingOptions;
+    return nullptr;
+  }
+  OrtStatus* SetGlobalIntraOpNumThreads(OrtThreadingOptions* options, int threads) const {
+    options->intra_op_threads = threads;
+    return nullptr;
+  }
+  OrtStatus* SetGlobalInterOpNumThreads(OrtThreadingOptions* options, int threads) const {
+    options->inter_op_threads = threads;
+    return nullptr;
+  }
+  OrtStatus* SetGlobalSpinControl(OrtThreadingOptions* options, int allow) const {
+    options->spin_control = allow;
+    return nullptr;
+  }
+  OrtStatus* SetGlobalDenormalAsZero(OrtThreadingOptions* options) const {
+    options->denormals_as_zero = true;
+    return nullptr;
+  }
 
   OrtStatus* CreateCUDAProviderOptions(OrtCUDAProviderOptionsV2** out) const {
     *out = new OrtCUDAProviderOptionsV2;
@@ -145,6 +168,44 @@ inline OrtStatus* OrtSessionOptionsAppendExecutionProvider_OpenVINO(OrtSessionOp
 namespace Ort {
 
 inline const OrtApi& GetApi() { return *OrtGetApiBase()->GetApi(ORT_API_VERSION); }
+
+namespace detail {
+
+/// Options of a provider as texts by key.
+template <class Options>
+class ProviderOptions : public Base<Options> {
+ public:
+  ProviderOptions() { this->p_ = new Options; }
+  explicit ProviderOptions(std::nullptr_t) {}
+  void Update(const std::unordered_map<std::string, std::string>& entries) {
+    for (const auto& entry : entries) values()[entry.first] = entry.second;
+  }
+
+ protected:
+  auto& values() const { return checked(this->p_, "ProviderOptions").values; }
+  /// key=value;key=value
+  std::string text() const {
+    std::string joined;
+    for (const auto& entry : values())
+      joined += (joined.empty() ? "" : ";") + entry.first + "=" + entry.second;
+    return joined;
+  }
+};
+
+}  // namespace detail
+
+class CUDAProviderOptions : public detail::ProviderOptions<OrtCUDAProviderOptionsV2> {
+ public:
+  using ProviderOptions::ProviderOptions;
+  std::string GetCUDAProviderOptionsAsString() const { return text(); }
+};
+
+class TensorRTProviderOptions : public detail::ProviderOptions<OrtTensorRTProviderOptionsV2> {
+ public:
+  using ProviderOptions::ProviderOptions;
+  std::string GetTensorRTProviderOptionsAsString() const { return text(); }
+};
+
 /// Nothing has to be loaded first.
 inline void InitApi() {}
 inline std::string GetVersionString() { return OrtGetApiBase()->GetVersionString(); }

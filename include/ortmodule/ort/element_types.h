@@ -10,7 +10,7 @@ namespace Ort {
 namespace detail {
 
 /// What both forms of 16 bits share: `Number` converts from and to float.
-template <class Derived, class Number>
+template <class Derived, class Number, uint16_t exponent>
 struct Half {
   uint16_t val = 0;
 
@@ -31,7 +31,8 @@ struct Half {
   bool IsPositiveInfinity() const { return IsInfinity() && !IsNegative(); }
   bool IsNegativeInfinity() const { return IsInfinity() && IsNegative(); }
   bool IsNaNOrZero() const { return IsNaN() || (val & 0x7fffu) == 0; }
-  bool IsNormal() const { return std::isnormal(ToFloat()); }
+  bool IsNormal() const { return (val & exponent) != 0 && (val & exponent) != exponent; }
+  bool IsSubnormal() const { return (val & exponent) == 0 && (val & 0x7fffu) != 0; }
   Derived Abs() const { return FromBits(static_cast<uint16_t>(val & 0x7fffu)); }
   Derived Negate() const {
     return IsNaN() ? FromBits(val) : FromBits(static_cast<uint16_t>(val ^ 0x8000u));
@@ -48,15 +49,37 @@ struct Half {
 }  // namespace detail
 
 /// An IEEE half-precision number.
-struct Float16_t : detail::Half<Float16_t, ortmodule::inference::Float16> {
+struct Float16_t : detail::Half<Float16_t, ortmodule::inference::Float16, 0x7c00> {
   using Half::Half;
 };
 
 /// The upper half of a float.
-struct BFloat16_t : detail::Half<BFloat16_t, ortmodule::inference::BFloat16> {
+struct BFloat16_t : detail::Half<BFloat16_t, ortmodule::inference::BFloat16, 0x7f80> {
   using Half::Half;
 };
 
+namespace detail {
+
+/// A number of 8 bits, of which only the bits are known here.
+template <int form>
+struct Float8 {
+  uint8_t value = 0;
+
+  constexpr Float8() noexcept = default;
+  constexpr Float8(uint8_t bits) noexcept : value(bits) {}
+  constexpr operator uint8_t() const noexcept { return value; }
+  constexpr bool operator==(const Float8& other) const noexcept { return value == other.value; }
+  constexpr bool operator!=(const Float8& other) const noexcept { return value != other.value; }
+};
+
+}  // namespace detail
+
+using Float8E4M3FN_t = detail::Float8<ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FN>;
+using Float8E4M3FNUZ_t = detail::Float8<ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E4M3FNUZ>;
+using Float8E5M2_t = detail::Float8<ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2>;
+using Float8E5M2FNUZ_t = detail::Float8<ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT8E5M2FNUZ>;
+
+static_assert(sizeof(Float8E5M2_t) == 1, "arrays of them are tensors");
 static_assert(sizeof(Float16_t) == 2 && sizeof(BFloat16_t) == 2, "arrays of them are tensors");
 
 /// The element type of a C++ type: TypeToTensorType<float>::type.
@@ -75,6 +98,10 @@ struct TypeToTensorType<Float16_t> {
 template <>
 struct TypeToTensorType<BFloat16_t> {
   static constexpr ONNXTensorElementDataType type = ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16;
+};
+template <int form>
+struct TypeToTensorType<detail::Float8<form>> {
+  static constexpr auto type = static_cast<ONNXTensorElementDataType>(form);
 };
 template <>
 struct TypeToTensorType<std::string> {

@@ -3,6 +3,7 @@
 
 #include <ortmodule/ort/async_runs.h>
 #include <ortmodule/ort/handle.h>
+#include <ortmodule/ort/memory.h>
 
 #include <cstdio>
 #include <string>
@@ -95,6 +96,13 @@ class Env : public detail::Base<OrtEnv> {
   /// This library sends nothing anywhere.
   Env& EnableTelemetryEvents() { return *this; }
   Env& DisableTelemetryEvents() { return *this; }
+  /// Accepted: the sessions of this library have one allocator.
+  Env& CreateAndRegisterAllocator(const OrtMemoryInfo* info, const OrtArenaCfg*) {
+    const OrtMemoryInfo& place = detail::checked(info, "Env");
+    if (!ConstMemoryInfo::on_host(place))
+      detail::refuse("[Env] memory must be that of the host, but found '" + place.name + "'");
+    return *this;
+  }
   Env& UpdateEnvWithCustomLogLevel(OrtLoggingLevel level) {
     detail::checked(p_, "Env").level = level;
     return *this;

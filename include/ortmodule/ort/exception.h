@@ -85,6 +85,7 @@ inline void ThrowOnError(OrtStatus* status) {
 /// A status that is owned.
 class Status {
  public:
+  Status() noexcept = default;
   explicit Status(std::nullptr_t) noexcept {}
   explicit Status(OrtStatus* status) noexcept : status_(status) {}
   explicit Status(const Exception& error)

@@ -19,6 +19,11 @@ struct OrtMemoryInfo {
   }
 };
 
+struct OrtArenaCfg {
+  size_t most = 0;
+  int strategy = -1, first_chunk = -1, most_unused = -1;
+};
+
 namespace Ort {
 namespace detail {
 
@@ -49,6 +54,7 @@ class MemoryInfoImpl : public Holder {
 }  // namespace detail
 
 using ConstMemoryInfo = detail::MemoryInfoImpl<detail::Unowned<const OrtMemoryInfo>>;
+using UnownedMemoryInfo = detail::MemoryInfoImpl<detail::Unowned<OrtMemoryInfo>>;
 
 /// A place of memory.
 class MemoryInfo : public detail::MemoryInfoImpl<detail::Base<OrtMemoryInfo>> {
@@ -146,6 +152,15 @@ class AllocatorWithDefaultOptions : public detail::AllocatorImpl {
  public:
   AllocatorWithDefaultOptions() : AllocatorImpl(detail::host_allocator()) {}
   explicit AllocatorWithDefaultOptions(std::nullptr_t) : AllocatorImpl(nullptr) {}
+};
+
+/// How an arena grows. Accepted: the block of a session has the size that its plan says.
+class ArenaCfg : public detail::Base<OrtArenaCfg> {
+ public:
+  explicit ArenaCfg(std::nullptr_t) {}
+  ArenaCfg(size_t most, int strategy, int first_chunk, int most_unused) {
+    p_ = new OrtArenaCfg{most, strategy, first_chunk, most_unused};
+  }
 };
 
 }  // namespace Ort

@@ -102,6 +102,17 @@ class ConstSessionImpl : public Holder {
   }
   std::vector<std::string> GetInputNames() const { return names(session().inputs()); }
   std::vector<std::string> GetOutputNames() const { return names(session().outputs()); }
+  std::vector<std::string> GetOverridableInitializerNames() const {
+    return names(session().overridable_inputs());
+  }
+  std::vector<ValueInfo> GetInputs() const { return values(session().inputs()); }
+  std::vector<ValueInfo> GetOutputs() const { return values(session().outputs()); }
+  std::vector<ValueInfo> GetOverridableInitializers() const {
+    return values(session().overridable_inputs());
+  }
+  /// Where inputs and outputs are: on the host.
+  std::vector<ConstMemoryInfo> GetMemoryInfoForInputs() const { return host(GetInputCount()); }
+  std::vector<ConstMemoryInfo> GetMemoryInfoForOutputs() const { return host(GetOutputCount()); }
   TypeInfo GetInputTypeInfo(size_t index) const { return TypeInfo(input(index)); }
   TypeInfo GetOutputTypeInfo(size_t index) const { return TypeInfo(output(index)); }
   size_t GetOverridableInitializerCount() const { return session().overridable_inputs().size(); }
@@ -137,6 +148,14 @@ class ConstSessionImpl : public Holder {
     std::vector<std::string> result;
     for (const Info& info : infos) result.push_back(info.name);
     return result;
+  }
+  static std::vector<ValueInfo> values(const std::vector<Info>& infos) {
+    std::vector<ValueInfo> result;
+    for (const Info& info : infos) result.emplace_back(info.name, TypeInfo(info));
+    return result;
+  }
+  static std::vector<ConstMemoryInfo> host(size_t count) {
+    return std::vector<ConstMemoryInfo>(count, AllocatorWithDefaultOptions().GetInfo());
   }
 };
 
@@ -369,5 +388,18 @@ template <class Holder>
 void detail::SessionImpl<Holder>::Run(const RunOptions& options, const IoBinding& binding) {
   translated([&] { this->session().run(binding.binding(), options_of(options)); });
 }
+
+/// The allocator of a session, which is that of the host.
+class Allocator : public detail::AllocatorImpl {
+ public:
+  explicit Allocator(std::nullptr_t) : AllocatorImpl(nullptr) {}
+  Allocator(const Session& session, const OrtMemoryInfo* info)
+      : AllocatorImpl(detail::host_allocator()) {
+    detail::checked(static_cast<OrtSession*>(session), "Allocator");
+    const OrtMemoryInfo& place = detail::checked(info, "Allocator");
+    if (!ConstMemoryInfo::on_host(place))
+      detail::refuse("[Allocator] memory must be that of the host, but found '" + place.name + "'");
+  }
+};
 
 }  // namespace Ort

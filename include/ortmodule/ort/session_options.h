@@ -139,6 +139,15 @@ class SessionOptionsImpl : public ConstSessionOptionsImpl<Holder> {
       o.options.add_initializer(name, checked(value, "AddInitializer").value);
     });
   }
+  /// The same for several of them; only the content of the values is kept.
+  template <class Values>
+  Self& AddExternalInitializers(const std::vector<std::string>& names, const Values& values) {
+    if (names.size() != values.size())
+      refuse("[SessionOptions] there must be a value for each name, but found " +
+             std::to_string(names.size()) + " and " + std::to_string(values.size()));
+    for (size_t i = 0; i < names.size(); ++i) AddInitializer(names[i].c_str(), values[i]);
+    return *this;
+  }
   Self& SetLogId(const char* logid) {
     return set([&](OrtSessionOptions& o) { o.logid = logid; });
   }
@@ -198,6 +207,9 @@ class SessionOptionsImpl : public ConstSessionOptionsImpl<Holder> {
   }
   Self& AppendExecutionProvider_OpenVINO(const OrtOpenVINOProviderOptions&) {
     return ask("OpenVINO");
+  }
+  Self& AppendExecutionProvider_VitisAI(const std::unordered_map<std::string, std::string>& = {}) {
+    return ask("VitisAI");
   }
   Self& AppendExecutionProvider_OpenVINO_V2(
       const std::unordered_map<std::string, std::string>& = {}) {

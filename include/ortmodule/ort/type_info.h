@@ -125,6 +125,20 @@ class OptionalTypeInfo {
 };
 using ConstOptionalTypeInfo = OptionalTypeInfo;
 
+/// An input or output: its name and type.
+class ValueInfo {
+ public:
+  ValueInfo(std::string name, Ort::TypeInfo type)
+      : name_(std::move(name)), type_(std::move(type)) {}
+  std::string GetName() const { return name_; }
+  Ort::TypeInfo TypeInfo() const { return type_; }
+
+ private:
+  std::string name_;
+  Ort::TypeInfo type_;
+};
+using ConstValueInfo = ValueInfo;
+
 inline SequenceTypeInfo TypeInfo::GetSequenceTypeInfo() const {
   expect(ONNX_TYPE_SEQUENCE, "a sequence");
   return SequenceTypeInfo(TypeInfo(ONNX_TYPE_TENSOR, tensor_));
