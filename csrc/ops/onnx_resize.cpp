@@ -135,14 +135,11 @@ Attrs resize_attrs(OnnxCall& c) {
   return attrs;
 }
 
-Values import_resize(OnnxCall& c) {
-  Value* x = c.in(0);
-  const Target target = read_target(c);
+Value* resized(OnnxCall& c, Value* x, const Target& target, Attrs attrs) {
   const size_t rank = x->rank();
   // The op has a batch and channels in front of the dimensions that it resizes.
   const bool images = rank >= 3 && is_untouched(target, x, 0) && is_untouched(target, x, 1);
   const size_t first = images ? 2 : 0;
-  Attrs attrs = resize_attrs(c);
   attrs.set("sizes", Dims(target.sizes.begin() + static_cast<int64_t>(first), target.sizes.end()));
   attrs.set("scales", std::vector<double>(target.scales.begin() + static_cast<int64_t>(first),
                                           target.scales.end()));
@@ -162,7 +159,37 @@ Values import_resize(OnnxCall& c) {
   if (integral) images_of_x = c.cast(images_of_x, DType::Float32);
   Value* y = c.emit("Resize", {images_of_x}, std::move(attrs));
   if (integral) y = c.cast(y, x->dtype);
-  return {c.reshape(y, target.sizes)};
+  return c.reshape(y, target.sizes);
+}
+
+// Operator set 10 takes the element before a place in an axis that grows, and the one behind it in
+// an axis that shrinks, as onnxruntime does.
+Value* resized_of_set_10(OnnxCall& c, Value* x, const Target& target) {
+  Target grown = target;
+  bool shrinks = false;
+  for (size_t axis = 0; axis < x->rank(); ++axis) {
+    if (target.scales[axis] >= 1) continue;
+    shrinks = true;
+    grown.sizes[axis] = x->dims[axis];
+    grown.scales[axis] = 1;
+  }
+  const Attrs attrs = resize_attrs(c);
+  Value* y = resized(c, x, shrinks ? grown : target, attrs);
+  if (!shrinks) return y;
+  Target shrunk = target;
+  for (double& scale : shrunk.scales)
+    if (scale >= 1) scale = 1;
+  Attrs behind = attrs;
+  behind.set("nearest_mode", "ceil");
+  return resized(c, y, shrunk, std::move(behind));
+}
+
+Values import_resize(OnnxCall& c) {
+  Value* x = c.in(0);
+  const Target target = read_target(c);
+  if (c.opset() < 11 && c.string("mode", "nearest") == "nearest")
+    return {resized_of_set_10(c, x, target)};
+  return {resized(c, x, target, resize_attrs(c))};
 }
 
 REGISTER_ONNX({{"Resize", 10, import_resize}, {"Upsample", 7, import_resize}});

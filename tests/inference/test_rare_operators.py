@@ -238,3 +238,11 @@ def test_the_sign_of_nan() -> None:
     for dtype in ("float32", "float64"):
         model, feeds = single("Sign", [np.array([np.nan, -0.0, -2, 3], dtype)], opset=13)
         compare(model, feeds)
+
+
+def test_nearest_elements_of_operator_set_10() -> None:
+    """An axis that shrinks takes the element behind a place, one that grows that before it."""
+    x = np.random.default_rng(0).standard_normal((1, 2, 7, 5)).astype("float32")
+    for scales in ([1, 1, 0.6, 0.6], [1, 1, 0.4, 1.7], [1, 1, 2, 2.5], [1, 1, 1, 0.7]):
+        model, feeds = single("Resize", [x, np.array(scales, "float32")], opset=10, mode="nearest")
+        compare(model, feeds)
