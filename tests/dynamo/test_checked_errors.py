@@ -58,6 +58,16 @@ def _in_contexts(self: Any, x: Tensor) -> Any:
     return self.fc(x)
 
 
+def _in_finally(self: Any, x: Tensor) -> Any:
+    """As transformers calls each of its models."""
+    try:
+        if x.max() > 50:
+            raise Refused
+        return self.fc(x)
+    finally:
+        self.done = True
+
+
 def _in_loop(self: Any, x: Tensor) -> Any:
     for row in range(2):
         if (x[row] > 50).all():
@@ -75,7 +85,7 @@ def _before_an_index(self: Any, x: Tensor) -> Any:
 
 
 BAD = (torch.full((2, 4), torch.nan), torch.full((2, 4), 60.0), torch.full((2, 4), -60.0))
-CHECKED = (_constant, _one_of_two, asserted, _in_contexts, _in_loop, _before_an_index)
+CHECKED = (_constant, _one_of_two, asserted, _in_contexts, _in_finally, _in_loop, _before_an_index)
 
 
 def _steps(model: Any) -> list[Tensor]:
@@ -144,6 +154,17 @@ def _caught_around(self: Any, x: Tensor) -> Any:
         return self.fc(x.nan_to_num())
 
 
+def _returned(self: Any, x: Tensor) -> Any:
+    """A `finally` that ends the error."""
+    y = self.fc(x)
+    try:
+        if (x > 50).any():
+            raise ValueError
+        y = y * 2
+    finally:
+        return y  # noqa: B012
+
+
 def _swallowed(self: Any, x: Tensor) -> Any:
     y = self.fc(x)
     with _tolerant():
@@ -170,7 +191,9 @@ def _counted(self: Any, x: Tensor) -> Any:
     return self.fc(x)
 
 
-@pytest.mark.parametrize("function", [_caught, _caught_around, _swallowed, _suppressed, _counted])
+@pytest.mark.parametrize(
+    "function", [_caught, _caught_around, _returned, _swallowed, _suppressed, _counted]
+)
 def test_an_error_that_forward_handles_is_raised_where_it_is(
     function: Callable[..., Any],
 ) -> None:

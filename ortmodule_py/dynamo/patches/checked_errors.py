@@ -27,7 +27,8 @@ from ortmodule_py.trace import raised_errors
 
 _UNKNOWN = object()
 _NULL = object()
-_LATER = "..."
+LATER = "..."
+"""Stands for what is computed in the text of an error."""
 _REFUSED = ("JUMP", "STORE_", "DELETE_", "YIELD", "SWAP", "COPY", "KW_NAMES", "CALL_KW", "CALL_EX")
 _GENERIC: Any = torch._dynamo.variables.GenericContextWrappingVariable
 
@@ -67,16 +68,21 @@ def _checked(tx: Any, value: Any) -> bool | None:
     places = ((tx.indexof[jump.target], not on_jump), (position + 1, on_jump))
     for start, outcome in places if "POP_JUMP" in jump.opname else ():
         make = _error_at(tx, start)
-        if make is not None and not _is_handled(tx, jump):
-            key = f"{user_line()}: {make()!r}"
-            raised_errors.errors[key] = functools.partial(_noted, make, user_line())
-            flag = UserFunctionVariable(_as_expected).call_function(
+        if make is not None and not is_handled(tx, jump):
+            holds = UserFunctionVariable(_as_expected).call_function(
                 tx, [value, ConstantVariable.create(outcome)], {}
             )
-            arguments = (flag.as_proxy(), key)
-            tx.output.create_proxy("call_function", raised_errors.raise_unless, arguments, {})
+            add_check(tx, holds, make, user_line())
             return outcome
     return None
+
+
+def add_check(tx: Any, holds: Any, make: Callable[[], BaseException], line: str) -> None:
+    """Let the graph check `holds`, and raise the error of this line if it is false."""
+    key = f"{line}: {make()!r}"
+    raised_errors.errors[key] = functools.partial(_noted, make, line)
+    arguments = (holds.as_proxy(), key)
+    tx.output.create_proxy("call_function", raised_errors.raise_unless, arguments, {})
 
 
 def _noted(make: Callable[[], BaseException], line: str) -> BaseException:
@@ -129,7 +135,7 @@ def _run(tx: Any, instruction: Any, stack: list[Any]) -> bool:
         stack += [_NULL] * dis.stack_effect(instruction.opcode, instruction.arg)
     elif name == "BUILD_STRING":
         parts = [stack.pop() for _ in range(arg)][::-1]
-        stack.append("".join(part if isinstance(part, str) else _LATER for part in parts))
+        stack.append("".join(part if isinstance(part, str) else LATER for part in parts))
     elif name in ("CALL", "CALL_FUNCTION"):
         _call(stack, arg)
     elif name != "PRECALL":
@@ -161,7 +167,7 @@ def _is_error(value: Any) -> bool:
 
 
 def _maker(error: Any, items: list[Any]) -> Callable[[], BaseException] | None:
-    known = [_LATER if item is _UNKNOWN or callable(item) else item for item in items]
+    known = [LATER if item is _UNKNOWN or callable(item) else item for item in items]
     make = functools.partial(error, *known)
     try:
         make()
@@ -173,7 +179,7 @@ def _maker(error: Any, items: list[Any]) -> Callable[[], BaseException] | None:
 # ---- who handles it ------------------------------------------------------------------------------
 
 
-def _is_handled(tx: Any, instruction: Any) -> bool:
+def is_handled(tx: Any, instruction: Any) -> bool:
     """Whether a `try` or a context around the line may handle the error, in a function that is captured."""
     frame = tx
     while frame is not None:
@@ -182,12 +188,21 @@ def _is_handled(tx: Any, instruction: Any) -> bool:
         entry = getattr(instruction, "exn_tab_entry", None)
         if entry is not None:
             handler = frame.indexof[entry.target]
-            names = [i.opname for i in frame.instructions[handler : handler + 2]]
-            if names != ["PUSH_EXC_INFO", "WITH_EXCEPT_START"]:
+            if not _passes_on([i.opname for i in frame.instructions[handler:]]):
                 return True
         frame = frame.parent
         instruction = getattr(frame, "current_instruction", None)
     return False
+
+
+def _passes_on(names: list[str]) -> bool:
+    """Whether the instructions of a handler are those of a `with`, or of a `finally` that raises the error again."""
+    if names[:2] == ["PUSH_EXC_INFO", "WITH_EXCEPT_START"]:
+        return True
+    body = list(itertools.takewhile(lambda name: name != "RERAISE", names))
+    ends = ("POP_EXCEPT", "RETURN", "EXC_MATCH", "JUMP_BACKWARD", "YIELD", "SEND")
+    caught = body[:2] == ["PUSH_EXC_INFO", "POP_TOP"] or any(end in n for n in body for end in ends)
+    return body[:1] == ["PUSH_EXC_INFO"] and not caught
 
 
 def _may_swallow(tx: Any, block: Any) -> bool:
