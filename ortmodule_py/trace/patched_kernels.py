@@ -144,13 +144,24 @@ def _without_wrong_decompositions() -> Iterator[None]:
 _Change = Callable[[DispatchKey, Callable[..., Any]], Callable[..., Any] | None]
 
 
-def _fractional_max_pool2d_backward(grad: Tensor, operand: Tensor, *_: Any) -> Tensor:
-    return operand.new_empty(operand.shape)
+def _as_second(_: Tensor, operand: Tensor, *__: Any) -> Tensor:
+    return torch.empty_like(operand, memory_format=torch.contiguous_format)
 
 
-# Operators whose only fake kernel is in C++, where each size becomes a constant.
+def _as_first(operand: Tensor, *_: Any, **__: Any) -> Tensor:
+    return torch.empty_like(operand, memory_format=torch.contiguous_format)
+
+
+# Operators that have no fake kernel, or only one in C++, where each size becomes a constant.
 _SYMBOLIC: dict[Any, Callable[..., Any]] = {
-    torch.ops.aten.fractional_max_pool2d_backward.default: _fractional_max_pool2d_backward
+    torch.ops.aten.fractional_max_pool2d_backward.default: _as_second,
+    torch.ops.aten.fractional_max_pool3d_backward.default: _as_second,
+    torch.ops.aten.multi_margin_loss_backward.default: _as_second,
+    torch.ops.aten.multilabel_margin_loss_backward.default: _as_second,
+    torch.ops.aten._standard_gamma_grad.default: _as_first,
+    torch.ops.aten._sample_dirichlet.default: _as_first,
+    torch.ops.aten._dirichlet_grad.default: _as_first,
+    torch.ops.aten.binomial.default: _as_first,
 }
 
 
