@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
+from ortmodule_py import ORTModule
 from ortmodule_py.dynamo.patches import changing_buffers
-from tests.semantics import as_in_eager, assert_whole
+from tests.semantics import QUIET, as_in_eager, assert_whole
 
 
 class Neuron(nn.Module):
@@ -84,3 +86,26 @@ def test_buffers_of_other_layers_stay_constants() -> None:
     as_in_eager(model, _steps)
     sizes = [found["shift"] for found in changing_buffers._seen.values() if "shift" in found]
     assert not any(found.changed for found in sizes)
+
+
+class _Placed(nn.Module):
+    """As models of transformers move a table; `to` returns the buffer itself."""
+
+    def __init__(self, persistent: bool) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.positions = nn.Buffer(torch.linspace(-1, 1, 40).view(10, 4), persistent=persistent)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.fc(x)
+        self.positions = self.positions.to(dtype=y.dtype)
+        return y + self.positions[: len(x)]
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_buffer_object_is_assigned(persistent: bool) -> None:
+    module = _Placed(persistent)
+    assert_whole(as_in_eager(module, _steps))
+    model = ORTModule(module, QUIET)
+    model(torch.ones(2, 4))
+    assert ("positions" in model.state_dict()) == persistent
