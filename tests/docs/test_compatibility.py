@@ -135,9 +135,6 @@ CASES["MoCo: a momentum encoder (`p.data = ...`) and a queue"] = _tested(
 CASES["EEGNet, WGAN, VQ-VAE: weights and codebooks changed in forward"] = _tested(
     "tests/trace/test_unseen_changes.py::test_a_parameter_keeps_its_gradient"
 )
-CASES["transformers: models of images and text (LLaVA, GOT-OCR)"] = _tested(
-    "tests/dynamo/test_checked_tensors.py::test_is_captured_once"
-)
 CASES["transformers: CTC models of speech (Wav2Vec2, HuBERT)"] = _tested(
     "tests/dynamo/test_ctc_loss.py::test_targets_in_one_row_without_cudnn"
 )
@@ -414,11 +411,6 @@ def _() -> Report:
 CASES["an error for some data (`if x.isnan().any(): raise ValueError(...)`)"] = _tested(
     "tests/dynamo/test_checked_errors.py::test_a_condition_that_only_raises_is_captured"
 )
-
-
-CASES[
-    "draws of `torch.distributions` (`Gamma`, `Beta`, `Dirichlet`, `Binomial`), the Gaussian likelihood loss"
-] = _tested("tests/dynamo/test_whole_functions.py::test_is_captured")
 
 
 @_case("shapes that depend on data (`x[x > 0]`)")
