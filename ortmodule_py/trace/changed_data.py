@@ -79,7 +79,7 @@ class Wholes:
     def add(self, node: fx.Node, value: Any, index: int | None = None) -> None:
         """A value that was just computed, or the input with this index."""
         example = node.meta.get("example_value")
-        if not is_traced(value) or not _has_storage(example):
+        if not is_traced(value) or not has_storage(example):
             return
         if index is None and not example.requires_grad:
             return
@@ -94,7 +94,7 @@ class Wholes:
 
     def of(self, example: Any) -> Whole | None:
         """The value with the memory of this example value."""
-        return self._known.get(storage_key(example)) if _has_storage(example) else None
+        return self._known.get(storage_key(example)) if has_storage(example) else None
 
     def clear(self) -> None:
         """Forget all values."""
@@ -104,7 +104,7 @@ class Wholes:
 def is_forgotten_behind(call: fx.Node, operand: Any) -> bool:
     """Whether nothing reads the memory of an operand behind a call, so that no one sees what the call writes there."""
     example = operand.meta.get("example_value") if isinstance(operand, fx.Node) else None
-    if not _has_storage(example):
+    if not has_storage(example):
         return False
     sharing = [node for node in call.graph.nodes if _shares(node, example)]
     return not any(
@@ -115,7 +115,8 @@ def is_forgotten_behind(call: fx.Node, operand: Any) -> bool:
     )
 
 
-def _has_storage(example: Any) -> bool:
+def has_storage(example: Any) -> bool:
+    """Whether an example value is a plain tensor, which others may share memory with."""
     if not isinstance(example, Tensor) or is_traceable_wrapper_subclass(example):
         return False
     if torch._C._functorch.is_functorch_wrapped_tensor(example):
@@ -125,7 +126,7 @@ def _has_storage(example: Any) -> bool:
 
 def _shares(node: fx.Node, example: Tensor) -> bool:
     other = node.meta.get("example_value")
-    return _has_storage(other) and storage_key(other) == storage_key(example)
+    return has_storage(other) and storage_key(other) == storage_key(example)
 
 
 def _backward_may_read(value: fx.Node, before: fx.Node, storage: int) -> bool:

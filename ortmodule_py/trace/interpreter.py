@@ -18,6 +18,7 @@ from ortmodule_py.base.torch_state import thread_state
 from ortmodule_py.trace import gradient_effects, record
 from ortmodule_py.trace.changed_data import Whole, Wholes, is_forgotten_behind, with_gradient_of
 from ortmodule_py.trace.decompositions import float_arguments
+from ortmodule_py.trace.detached_changes import changed_detached
 from ortmodule_py.trace.drawn_numbers import in_eager_type
 from ortmodule_py.trace.gradient_effects import GradMode
 from ortmodule_py.trace.observed_sizes import refuse_resized
@@ -189,6 +190,7 @@ class _PieceInterpreter(fx.Interpreter):
         """Storages that the current node changed."""
         self._wholes = Wholes()
         self._input_count = 0
+        self._apart = changed_detached(gm.graph) if self.follow_grad_mode else frozenset()
 
     def start(self) -> None:
         """Begin a new run."""
@@ -245,6 +247,7 @@ class _PieceInterpreter(fx.Interpreter):
         self._check_changes(before)
         if n.op.startswith("call"):
             result = in_eager_type(n, result, self.trace.doubles)
+            result = result.clone() if n in self._apart else result
             self._wholes.add(n, result)
         self._label_recorded()
         return result
