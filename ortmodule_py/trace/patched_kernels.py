@@ -165,16 +165,45 @@ _SYMBOLIC: dict[Any, Callable[..., Any]] = {
 }
 
 
+def _max_pool1d_with_indices(
+    operand: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0,),
+    dilation: Sequence[int] = (1,),
+    ceil_mode: bool = False,
+) -> tuple[Tensor, Tensor]:
+    wide = [1, *kernel], [1, *(stride or kernel)], [0, *padding], [1, *dilation]
+    pool = torch.ops.aten.max_pool2d_with_indices.default
+    pooled, indices = pool(operand.unsqueeze(-2), *wide, ceil_mode)
+    return pooled.squeeze(-2), indices.squeeze(-2)
+
+
+def _max_pool1d(operand: Tensor, *given: Any, **named: Any) -> Tensor:
+    return _max_pool1d_with_indices(operand, *given, **named)[0]
+
+
+# Composites whose decomposition in C++ makes each size a constant.
+_SYMBOLIC_COMPOSITES: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.max_pool1d.default: _max_pool1d,
+    torch.ops.aten.max_pool1d_with_indices.default: _max_pool1d_with_indices,
+}
+
+
 @contextlib.contextmanager
 def with_kernels(changes: dict[Any, _Change]) -> Iterator[None]:
     """Replace the Python kernels of these operators by the results of the functions; None removes one.
 
     Also adds the symbolic kernels that torch does not have.
     """
-    before = {op: dict(op.py_kernels) for op in (*changes, *_SYMBOLIC)}
-    for op, kernel in _SYMBOLIC.items():
-        op.py_kernels.setdefault(DispatchKey.Meta, kernel)
-        op._dispatch_cache.clear()
+    before = {op: dict(op.py_kernels) for op in (*changes, *_SYMBOLIC, *_SYMBOLIC_COMPOSITES)}
+    for key, kernels in (
+        (DispatchKey.Meta, _SYMBOLIC),
+        (DispatchKey.CompositeImplicitAutograd, _SYMBOLIC_COMPOSITES),
+    ):
+        for op, kernel in kernels.items():
+            op.py_kernels.setdefault(key, kernel)
+            op._dispatch_cache.clear()
     for op, change in changes.items():
         changed = {key: change(key, kernel) for key, kernel in before[op].items()}
         op.py_kernels.clear()

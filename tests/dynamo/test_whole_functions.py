@@ -85,3 +85,25 @@ def test_a_negative_variance_is_eagers_error() -> None:
     model(torch.ones(2, 4)).backward()
     with pytest.raises(ValueError, match="var has negative"):
         model(-torch.ones(2, 4))
+
+
+def _pooled(self: Any, x: Tensor) -> Tensor:
+    masks = functional.max_pool1d((x > 0).float().mT, 2, 1, padding=1)
+    return nn.MaxPool1d(2)(self.fc(x).mT) * masks.mean()
+
+
+def _pooled_places(self: Any, x: Tensor) -> Tensor:
+    y, places = functional.max_pool1d(self.fc(x).mT, 3, 1, return_indices=True)
+    return y * places
+
+
+@pytest.mark.parametrize("function", [_pooled, _pooled_places])
+def test_pools_of_sequences_of_any_length(function: Callable[..., Any]) -> None:
+    def steps(model: Any) -> list[Tensor]:
+        results = []
+        for length in (6, 5, 8, 9, 7):
+            results.append(model(torch.linspace(-1, 1, 8 * length).view(2, length, 4)))
+            results[-1].square().sum().backward()
+        return results
+
+    assert_whole(as_in_eager(Calls(function), steps), captures=2)

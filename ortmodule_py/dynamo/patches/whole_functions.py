@@ -19,7 +19,11 @@ from ortmodule_py.dynamo.patches.table import patch
 from ortmodule_py.trace.patched_kernels import with_kernels
 
 _TRACED = (functional.gaussian_nll_loss,)
-_WITHOUT_SHAPES = (torch._sample_dirichlet, torch._dirichlet_grad, torch.binomial)
+_WITHOUT_SHAPES = (
+    *(torch._sample_dirichlet, torch._dirichlet_grad, torch.binomial),
+    *(torch.max_pool1d, torch.max_pool1d_with_indices),
+    *(functional.max_pool1d, functional.max_pool1d_with_indices),
+)
 
 
 def _probe(trial: Trial) -> bool:
