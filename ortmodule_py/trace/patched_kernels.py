@@ -183,8 +183,17 @@ def _max_pool1d(operand: Tensor, *given: Any, **named: Any) -> Tensor:
     return _max_pool1d_with_indices(operand, *given, **named)[0]
 
 
-# Composites whose decomposition in C++ makes each size a constant.
+def _adaptive_avg_pool3d(operand: Tensor, sizes: Sequence[int]) -> Tensor:
+    if all(isinstance(size, int) and size == 1 for size in sizes):
+        return operand.mean((-1, -2, -3), keepdim=True)
+    pooled: Tensor = torch.ops.aten._adaptive_avg_pool3d.default(operand, sizes)
+    return pooled
+
+
+# Composites whose decomposition in C++ makes each size a constant, or has an operator that no functional graph can
+# have: `as_strided` for images that are channels-last.
 _SYMBOLIC_COMPOSITES: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.adaptive_avg_pool3d.default: _adaptive_avg_pool3d,
     torch.ops.aten.max_pool1d.default: _max_pool1d,
     torch.ops.aten.max_pool1d_with_indices.default: _max_pool1d_with_indices,
 }

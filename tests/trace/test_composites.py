@@ -136,3 +136,19 @@ def test_weights_per_sample_of_a_frozen_table() -> None:
 
     table = nn.EmbeddingBag(10, 4, mode="sum").requires_grad_(False)
     assert_compiled(as_in_eager(Calls(forward, table=table), step))
+
+
+@pytest.mark.parametrize("sizes", [1, (2, 1, 2)])
+def test_adaptive_pools_of_channels_last_videos(sizes: Any) -> None:
+    """Video transformers keep channels last; eager reads them by strides."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        y: Tensor = F.adaptive_avg_pool3d(self.fc(x).permute(0, 4, 1, 2, 3), sizes).flatten(1)
+        return y.tanh()
+
+    def step(model: Any) -> list[Tensor]:
+        results = [model(torch.randn(rows, 2, 3, 5, 4)) for rows in (2, 3, 4)]
+        sum(y.square().sum() for y in results).backward()
+        return results
+
+    assert_compiled(as_in_eager(Calls(forward), step))
