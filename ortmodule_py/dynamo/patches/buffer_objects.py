@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch._dynamo.variables import ConstantVariable
 
 from ortmodule_py.dynamo.patches.probes import Trial
-from ortmodule_py.dynamo.patches.table import patch
+from ortmodule_py.dynamo.patches.table import OLDEST, patch
 
 
 class _Placed(nn.Module):
@@ -34,7 +34,10 @@ def _probe(trial: Trial) -> bool:
 @patch(
     "buffer_objects",
     "Buffers made by `nn.Buffer` are assigned without a graph break.",
-    "torch._dynamo.variables.tensor:TensorVariable.var_getattr",
+    {
+        OLDEST: "torch._dynamo.variables.tensor:TensorVariable.var_getattr",
+        (2, 14): "torch._dynamo.variables.tensor:TensorVariable.tp_getattro_impl",
+    },
     probe=_probe,
     needed_by=None,
 )
