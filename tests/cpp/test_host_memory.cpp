@@ -79,6 +79,13 @@ TEST(HostMemory, KeptBlocksGrow) {
   EXPECT_EQ(memory.kept_bytes(), 0);
 }
 
+TEST(HostMemory, TheBlockOfARunGrowsFurther) {
+  HostMemory memory(HostMemory::Keep::WhileUsed);
+  *static_cast<int64_t*>(memory.allocate_block(kMiB).data()) = 7;
+  EXPECT_EQ(*static_cast<int64_t*>(memory.allocate_block(2 * kMiB).data()), 7);
+  EXPECT_EQ(*static_cast<int64_t*>(memory.allocate(3 * kMiB).data()), 0) << "other memory does not";
+}
+
 TEST(HostMemory, DiscardsWholePagesOnly) {
   HostMemory memory;
   const Buffer block = memory.allocate(4 * kMiB);

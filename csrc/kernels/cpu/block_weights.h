@@ -8,6 +8,17 @@
 namespace ortmodule {
 inline namespace ORTM_ISA {
 
+/// body(count) with a number of rows from 1 to 4 as a constant.
+template <class Body>
+void with_few_rows(int64_t count, const Body& body) {
+  switch (count) {
+    case 1: return body(std::integral_constant<int, 1>());
+    case 2: return body(std::integral_constant<int, 2>());
+    case 3: return body(std::integral_constant<int, 3>());
+    default: return body(std::integral_constant<int, 4>());
+  }
+}
+
 /// Column by column; the first number of a byte is in its lowest bits.
 struct BlockWeights {
   const uint8_t* bytes = nullptr;
@@ -139,12 +150,7 @@ class BlockRows {
 
   /// Columns [begin, end) of rows [row, row + count).
   void run(int64_t begin, int64_t end, int64_t row, int64_t count) const {
-    switch (count) {
-      case 1: return run_rows<1>(begin, end, row);
-      case 2: return run_rows<2>(begin, end, row);
-      case 3: return run_rows<3>(begin, end, row);
-      default: return run_rows<4>(begin, end, row);
-    }
+    with_few_rows(count, [&](auto rows) { run_rows<decltype(rows)::value>(begin, end, row); });
   }
 
  private:

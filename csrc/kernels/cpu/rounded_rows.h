@@ -84,12 +84,7 @@ class RoundedRows {
 
   /// Columns [begin, end) of rows [row, row + count).
   void run(int64_t begin, int64_t end, int64_t row, int64_t count) const {
-    switch (count) {
-      case 1: return run_rows<1>(begin, end, row);
-      case 2: return run_rows<2>(begin, end, row);
-      case 3: return run_rows<3>(begin, end, row);
-      default: return run_rows<4>(begin, end, row);
-    }
+    with_few_rows(count, [&](auto rows) { run_rows<decltype(rows)::value>(begin, end, row); });
   }
 
  private:
