@@ -1,7 +1,8 @@
 // y = dropout(softmax(scale q k' + mask)) v per head, without materializing the L x S matrix (Dao
 // et al., "FlashAttention", 2022): backward recomputes tiles of it from q, k and two numbers per
 // row, and redraws its dropout from the Philox stream. `statistics` [.., L, 2] are these numbers:
-// the largest score, and 1 / sum(exp(score - largest)); zeros for a fully masked row. On CUDA
+// the largest score, and 1 / sum(exp(score - largest)); zeros for a fully masked row. Neighbouring
+// heads of q may share a head of k and v, each as many (Ainslie et al., "GQA", 2023). On CUDA
 // attention stays a torch operator.
 #include <cmath>
 #include <limits>
@@ -18,6 +19,27 @@ struct Sdpa {
   enum Operand : size_t { kQ, kK, kV, kMask };
 };
 
+/// How many heads of q share one of k; 0 if that cannot be. Their axis is the third from the end.
+int64_t queries_per_key(const Dims& q, const Dims& k) {
+  const DimExpr &heads = q.at(q.size() - 3), &key_heads = k.at(k.size() - 3);
+  if (may_equal({heads}, {key_heads})) return 1;
+  if (!heads.is_constant() || !key_heads.is_constant() || key_heads.value() <= 0) return 0;
+  return heads.value() % key_heads.value() == 0 ? heads.value() / key_heads.value() : 0;
+}
+
+/// x [.., heads, rows, columns] with an axis of `times` behind its heads.
+Dims with_sharers(Dims dims, int64_t times) {
+  dims.insert(dims.end() - 2, DimExpr(times));
+  return dims;
+}
+
+/// The same with each head `times` times.
+Dims with_repeated_heads(Dims dims, int64_t times) {
+  DimExpr& heads = dims.at(dims.size() - 3);
+  heads = heads * DimExpr(times);
+  return dims;
+}
+
 void infer_attention(InferContext& c) {
   const Value &q = c.input(Sdpa::kQ), &k = c.input(Sdpa::kK), &v = c.input(Sdpa::kV);
   const size_t rank = q.rank();
@@ -26,6 +48,7 @@ void infer_attention(InferContext& c) {
                dims_text(k.dims), " and ", dims_text(v.dims)));
   Dims keys = q.dims, values = k.dims;
   keys[rank - 2] = k.dims[rank - 2];
+  if (queries_per_key(q.dims, k.dims) > 1) keys[rank - 3] = k.dims[rank - 3];
   values[rank - 1] = v.dims[rank - 1];
   if (!may_equal(k.dims, keys) || !may_equal(v.dims, values))
     c.fail(str("q [.., L, E], k [.., S, E] and v [.., S, V] must match, but found ",
@@ -88,6 +111,27 @@ Handle dropped(GradContext& c, const char* op, Handle x) {
 
 Handle product(GradContext& c, Handle a, Handle b) { return c.emit("MatMul", {a, b}); }
 
+/// Keys or values with a head for each head of the queries.
+Handle for_each_query(GradContext& c, Handle x, int64_t sharers) {
+  if (!x || sharers == 1) return x;
+  const Dims dims = x.dims();
+  const Handle apart = c.emit("Reshape", {x}, {{"shape", with_sharers(dims, 1)}});
+  const Handle wide = c.emit("Expand", {apart}, {{"shape", with_sharers(dims, sharers)}});
+  return c.emit("Reshape", {wide}, {{"shape", with_repeated_heads(dims, sharers)}});
+}
+
+/// The gradient of what for_each_query() repeats, from that of its result.
+Handle of_shared(GradContext& c, Handle x, int64_t sharers) {
+  if (!x || sharers == 1) return x;
+  Dims apart = x.dims();
+  DimExpr& heads = apart.at(apart.size() - 3);
+  heads = DimExpr::floor_div(heads, sharers);
+  apart = with_sharers(apart, sharers);
+  const auto axis = static_cast<int64_t>(apart.size()) - 3;
+  return c.emit("ReduceSum", {c.emit("Reshape", {x}, {{"shape", apart}})},
+                {{"axes", Dims{axis}}, {"keepdims", 0}});
+}
+
 Handle softmax_grad(GradContext& c, Handle dp, Handle p) {
   return c.emit("SoftmaxGrad", {dp, p}, {{"axis", -1}});
 }
@@ -96,8 +140,9 @@ Handle softmax_grad(GradContext& c, Handle dp, Handle p) {
 /// size.
 Grads whole_gradient(GradContext& c) {
   const DType wide = compute_dtype(c.x(Sdpa::kQ).dtype());
-  const Handle q = c.cast(c.x(Sdpa::kQ), wide), k = c.cast(c.x(Sdpa::kK), wide),
-               v = c.cast(c.x(Sdpa::kV), wide);
+  const int64_t sharers = queries_per_key(c.x(Sdpa::kQ).dims(), c.x(Sdpa::kK).dims());
+  const auto keys = [&](size_t i) { return for_each_query(c, c.cast(c.x(i), wide), sharers); };
+  const Handle q = c.cast(c.x(Sdpa::kQ), wide), k = keys(Sdpa::kK), v = keys(Sdpa::kV);
   const Handle dy = c.cast(c.dy(), wide);
   const Handle p = probabilities(c, q, k, c.x(Sdpa::kMask));
   const Handle dp = dropped(c, "DropoutGrad", product(c, dy, transposed(c, v)));
@@ -105,8 +150,11 @@ Grads whole_gradient(GradContext& c) {
   const double scale = c.attrs().number("scale");
   Grads grads(4);
   if (c.needs(Sdpa::kQ)) grads[Sdpa::kQ] = product(c, ds, k) * scale;
-  if (c.needs(Sdpa::kK)) grads[Sdpa::kK] = product(c, transposed(c, ds), q) * scale;
-  if (c.needs(Sdpa::kV)) grads[Sdpa::kV] = product(c, transposed(c, dropped(c, "Dropout", p)), dy);
+  if (c.needs(Sdpa::kK))
+    grads[Sdpa::kK] = of_shared(c, product(c, transposed(c, ds), q) * scale, sharers);
+  if (c.needs(Sdpa::kV))
+    grads[Sdpa::kV] =
+        of_shared(c, product(c, transposed(c, dropped(c, "Dropout", p)), dy), sharers);
   grads[Sdpa::kMask] = ds;
   return grads;
 }
@@ -120,15 +168,17 @@ class AttentionGradRule {
       : c_(c),
         wide_(compute_dtype(c.x(1).dtype())),
         scale_(c.attrs().number("scale")),
+        sharers_(queries_per_key(c.x(1).dims(), c.x(2).dims())),
         dy_(in_wide(c.x(0))),
         q_(in_wide(c.x(1))),
-        k_(in_wide(c.x(2))),
-        v_(in_wide(c.x(3))),
+        k_(for_each_query(c, in_wide(c.x(2)), sharers_)),
+        v_(for_each_query(c, in_wide(c.x(3)), sharers_)),
         p_(probabilities(c, q_, k_, c.x(6))),
         dp_(dropped(c, "DropoutGrad", product(c, dy_, transposed(c, v_)))) {}
 
   Grads grads() {
-    const Handle uq = in_wide(c_.dy(0)), uk = in_wide(c_.dy(1)), uv = in_wide(c_.dy(2));
+    const Handle uq = in_wide(c_.dy(0)), uk = for_each_query(c_, in_wide(c_.dy(1)), sharers_),
+                 uv = for_each_query(c_, in_wide(c_.dy(2)), sharers_);
     if (uq) add(of_ds_, product(c_, uq, transposed(c_, k_)) * scale_);
     if (uk) add(of_ds_, product(c_, q_, transposed(c_, uk)) * scale_);
     if (uq || uk) through_ds(uq, uk);
@@ -141,7 +191,9 @@ class AttentionGradRule {
       add(q_grad_, product(c_, of_s, k_) * scale_);
       add(k_grad_, product(c_, transposed(c_, of_s), q_) * scale_);
     }
-    return {dy_grad_, q_grad_, k_grad_, v_grad_, {}, {}, {}};
+    return {
+        dy_grad_, q_grad_, of_shared(c_, k_grad_, sharers_), of_shared(c_, v_grad_, sharers_), {},
+        {},       {}};
   }
 
  private:
@@ -164,6 +216,7 @@ class AttentionGradRule {
   GradContext& c_;
   DType wide_;
   double scale_;
+  int64_t sharers_;
   Handle dy_, q_, k_, v_, p_, dp_;
   Handle of_ds_, of_p_, dy_grad_, q_grad_, k_grad_, v_grad_;
 };
@@ -201,10 +254,14 @@ Values convert_attention(TorchCall& t) {
   const size_t rank = q->rank();
   const Dims& dims = q->dims;
   if (rank < 3 || rank > 4) t.refuse("attention of a rank other than 3 or 4");
-  const auto same_heads = [&](const Value* x) {
-    return x->rank() == rank && std::equal(dims.begin(), dims.end() - 2, x->dims.begin());
+  const bool shares = t.flag("enable_gqa");
+  const auto has_heads = [&](const Value* x) {
+    if (x->rank() != rank || !std::equal(dims.begin(), dims.end() - 3, x->dims.begin()))
+      return false;
+    const int64_t sharers = queries_per_key(dims, x->dims);
+    return x->dims[rank - 3] == (shares && sharers > 1 ? k->dims : dims)[rank - 3];
   };
-  if (!same_heads(k) || !same_heads(v)) t.refuse("attention of heads that share keys and values");
+  if (!has_heads(k) || !has_heads(v)) t.refuse("attention of heads that are broadcast");
   if (mask && mask->rank() > rank) t.refuse("attention with a mask of a higher rank");
   double scale = 0;
   if (t.is_none("scale")) {
@@ -253,12 +310,24 @@ void set_statistics(const OnnxRuleContext& c, const std::string& scores, const s
   c.set(1, "Concat", {shown, inverse}, {{"axis", int64_t{-1}}});
 }
 
+/// Keys or values in `wide`, with a head for each head of the queries.
+std::string exported_keys(const OnnxRuleContext& c, size_t operand, DType wide) {
+  const std::string x = c.cast(c.in(operand), wide);
+  const Dims& dims = c.value(operand).dims;
+  const int64_t sharers = queries_per_key(c.value(Sdpa::kQ).dims, dims);
+  if (sharers == 1) return x;
+  const auto axis = static_cast<int64_t>(dims.size()) - 2;
+  const std::string apart = c.op("Unsqueeze", {x, c.b.integers({axis})});
+  const std::string all = c.op("Expand", {apart, c.b.sizes(with_sharers(dims, sharers))});
+  return c.op("Reshape", {all, c.b.sizes(with_repeated_heads(dims, sharers))});
+}
+
 void export_attention(const OnnxRuleContext& c) {
   const DType dtype = c.dtype(), wide = compute_dtype(dtype);
   std::vector<int64_t> perm(c.value(Sdpa::kK).rank());
   std::iota(perm.begin(), perm.end(), 0);
   std::swap(perm[perm.size() - 1], perm[perm.size() - 2]);
-  const std::string keys = c.op("Transpose", {c.cast(c.in(Sdpa::kK), wide)}, {{"perm", perm}});
+  const std::string keys = c.op("Transpose", {exported_keys(c, Sdpa::kK, wide)}, {{"perm", perm}});
   const std::string products = c.op("MatMul", {c.cast(c.in(Sdpa::kQ), wide), keys});
   const std::string scores =
       masked(c, c.op("Mul", {products, c.number(c.attrs().number("scale"), wide)}), wide);
@@ -268,7 +337,7 @@ void export_attention(const OnnxRuleContext& c) {
   const std::string least = c.number(-std::numeric_limits<double>::infinity(), wide);
   if (c.attrs().flag("nan_if_blind") && !c.wanted(1)) {
     const std::string p = c.op("Softmax", {scores}, {{"axis", int64_t{-1}}});
-    c.set(0, "Cast", {c.op("MatMul", {p, c.cast(c.in(Sdpa::kV), wide)})}, {{"to", dtype}});
+    c.set(0, "Cast", {c.op("MatMul", {p, exported_keys(c, Sdpa::kV, wide)})}, {{"to", dtype}});
     return;
   }
   const std::string blind = c.op("Equal", {most, least});
@@ -278,7 +347,7 @@ void export_attention(const OnnxRuleContext& c) {
   std::string kept = seen;
   if (const double drop = c.attrs().number("ratio"); drop > 0)
     kept = c.op("Dropout", {seen, c.number(drop, DType::Float32), c.number(1.0, DType::Bool)});
-  const std::string y = c.op("MatMul", {kept, c.cast(c.in(Sdpa::kV), wide)});
+  const std::string y = c.op("MatMul", {kept, exported_keys(c, Sdpa::kV, wide)});
   c.set(0, "Cast", {y}, {{"to", dtype}});
 }
 
@@ -307,9 +376,10 @@ REGISTER_OP(ScaledDotProductAttentionGrad,
              .non_differentiable = {4, 5, 6},
              .flops = attention_grad_flops});
 
-// The dimensions of the batch: those before the last two.
+// The dimensions of the batch: those before the last two, but not heads that share keys.
 RowAxes attention_rows(const RowQuery& query) {
   const int axis = query.axis(0), rank = query.rank(0);
+  if (axis == rank - 3 && queries_per_key(query.dims(0), query.dims(1)) != 1) return std::nullopt;
   for (size_t i = 0; i < query.node.inputs().size(); ++i) {
     if (!query.node.input(i)) continue;
     const bool whole_mask = i == 3 && query.axis(i) == kWhole;

@@ -24,6 +24,8 @@ constexpr std::string_view kOrderedFusions[] = {
     // Before BiasSoftmax takes the mask.
     "fuse_attention",
     "fuse_trained_attention",
+    // Of the attention that these found as well.
+    "fuse_shared_heads",
     // Makes the Gelu that fuse_bias_gelu matches.
     "fuse_gelu",
     // Fuses product, bias and Gelu; BiasGelu would take away bias and Gelu.

@@ -16,24 +16,25 @@ struct AttentionCase {
   bool causal = false;
   double ratio = 0;
   DType mask = DType::Undefined;
-  double score = 1;  // about how large q and k are
+  double score = 1;     // about how large q and k are
+  int64_t sharers = 1;  // heads of q for each of k and v
 };
 
 /// [2, heads, rows, columns] whose heads are neighbours in memory, as those of a projection are.
-Tensor heads_of(DType dtype, const AttentionCase& c, int64_t rows, int64_t columns, unsigned seed,
+Tensor heads_of(DType dtype, int64_t heads, int64_t rows, int64_t columns, unsigned seed,
                 double most = 1) {
-  const Sizes strides{rows * c.heads * columns, columns, c.heads * columns, 1};
-  return Tensor::random(dtype, {2, c.heads, rows, columns}, seed, -most, most, strides);
+  const Sizes strides{rows * heads * columns, columns, heads * columns, 1};
+  return Tensor::random(dtype, {2, heads, rows, columns}, seed, -most, most, strides);
 }
 
 class Attention {
  public:
   Attention(const AttentionCase& c, DType dtype)
-      : q(heads_of(dtype, c, c.queries, c.width, 1, c.score)),
-        k(heads_of(dtype, c, c.keys, c.width, 2, c.score)),
-        v(heads_of(dtype, c, c.keys, c.value_width, 3)),
+      : q(heads_of(dtype, c.heads, c.queries, c.width, 1, c.score)),
+        k(heads_of(dtype, c.heads / c.sharers, c.keys, c.width, 2, c.score)),
+        v(heads_of(dtype, c.heads / c.sharers, c.keys, c.value_width, 3)),
         c_(c),
-        dy_(heads_of(dtype, c, c.queries, c.value_width, 4)) {
+        dy_(heads_of(dtype, c.heads, c.queries, c.value_width, 4)) {
     if (c.mask == DType::Undefined) return;
     // One mask for all heads.
     mask = Tensor::random(c.mask, {2, 1, c.queries, c.keys}, 5, -1, 1);
@@ -43,9 +44,9 @@ class Attention {
 
   /// Runs every kernel of both ops, on one thread and on two.
   void check(double ulps) {
-    SCOPED_TRACE(str(name_of(q.dtype()), " heads ", c_.heads, " L ", c_.queries, " S ", c_.keys,
-                     " E ", c_.width, " V ", c_.value_width, c_.causal ? " causal" : "", " ratio ",
-                     c_.ratio, " mask ", name_of(c_.mask)));
+    SCOPED_TRACE(str(name_of(q.dtype()), " heads ", c_.heads, " by ", c_.sharers, " L ", c_.queries,
+                     " S ", c_.keys, " E ", c_.width, " V ", c_.value_width,
+                     c_.causal ? " causal" : "", " ratio ", c_.ratio, " mask ", name_of(c_.mask)));
     define();
     const auto kernels = kernels_of("ScaledDotProductAttention");
     const auto gradients = kernels_of("ScaledDotProductAttentionGrad");
@@ -82,10 +83,10 @@ class Attention {
       run_kernel(kernel, facts, in, out, threads == 1 ? ParallelFor() : two_threads);
     };
     Tensor* seen = c_.mask != DType::Undefined ? &mask : nullptr;
-    y_ = heads_of(q.dtype(), c_, c_.queries, c_.value_width, 6);
+    y_ = heads_of(q.dtype(), c_.heads, c_.queries, c_.value_width, 6);
     const DType wide = q.dtype() == DType::Float64 ? DType::Float64 : DType::Float32;
     Tensor statistics(wide, {2, c_.heads, c_.queries, 2});
-    y_alone_ = heads_of(q.dtype(), c_, c_.queries, c_.value_width, 6);
+    y_alone_ = heads_of(q.dtype(), c_.heads, c_.queries, c_.value_width, 6);
     run_step(forward, {&q, &k, &v, seen}, {&y_alone_, nullptr});
     run_step(forward, {&q, &k, &v, seen}, {&y_, &statistics});
     grads_[0] = Tensor(q.dtype(), q.sizes());
@@ -110,7 +111,7 @@ class Attention {
     double sum = 0;
     for (int64_t e = 0; e < c_.width; ++e)
       sum += q.get((head * c_.queries + row) * c_.width + e) *
-             k.get((head * c_.keys + key) * c_.width + e);
+             k.get((head / c_.sharers * c_.keys + key) * c_.width + e);
     if (c_.mask == DType::Undefined) return sum * kScale;
     const double seen = mask.get((head / c_.heads * c_.queries + row) * c_.keys + key);
     if (c_.mask == DType::Bool) return seen != 0 ? sum * kScale : -kInfinity;
@@ -137,11 +138,11 @@ class Attention {
       p[i] = most == -kInfinity ? (nan ? std::nan("") : 0) : p[i] / sum;
       kept[i] = keeps ? dropout_scale(c_.ratio) : 0;
       for (int64_t e = 0; e < c_.value_width; ++e) {
-        const double value = v.get((head * c_.keys + j) * c_.value_width + e);
+        const int64_t of_value = (head / c_.sharers * c_.keys + j) * c_.value_width + e;
+        const double value = v.get(of_value);
         const double gradient = dy_.get(at * c_.value_width + e);
         expected_[0][static_cast<size_t>(at * c_.value_width + e)] += p[i] * kept[i] * value;
-        expected_[3][static_cast<size_t>((head * c_.keys + j) * c_.value_width + e)] +=
-            p[i] * kept[i] * gradient;
+        expected_[3][static_cast<size_t>(of_value)] += p[i] * kept[i] * gradient;
         dp[i] += gradient * value * kept[i];
       }
       dot += p[i] * dp[i];
@@ -150,7 +151,7 @@ class Attention {
       const auto i = static_cast<size_t>(j);
       const double ds = p[i] * (dp[i] - dot) * kScale;
       for (int64_t e = 0; e < c_.width; ++e) {
-        const int64_t key = (head * c_.keys + j) * c_.width + e;
+        const int64_t key = (head / c_.sharers * c_.keys + j) * c_.width + e;
         expected_[1][static_cast<size_t>(at * c_.width + e)] += ds * k.get(key);
         expected_[2][static_cast<size_t>(key)] += ds * q.get(at * c_.width + e);
       }
@@ -186,6 +187,21 @@ TEST(AttentionKernel, GoesOverBlocksOfKeys) {
       for (double ratio : {0.0, 0.3})
         for (const Sizes& s : std::vector<Sizes>{{70, 300, 8, 8}, {530, 515, 5, 4}})
           Attention({1, s[0], s[1], s[2], s[3], causal, ratio}, dtype).check(ulps_of(dtype));
+}
+
+TEST(AttentionKernel, ReadsSharedKeysOnceForAllTheirQueries) {
+  // L, S, E, V, sharers: read as they lie, packed, and in blocks of keys.
+  for (DType dtype : kTypes)
+    for (const Sizes& s : std::vector<Sizes>{{1, 70, 64, 70, 2},
+                                             {3, 33, 24, 40, 6},
+                                             {50, 33, 16, 24, 3},
+                                             {70, 300, 8, 8, 2},
+                                             {3, 0, 4, 4, 2}})
+      for (bool causal : {false, true})
+        for (double ratio : {0.0, 0.3})
+          for (DType mask : {DType::Undefined, DType::Bool, dtype})
+            Attention({6, s[0], s[1], s[2], s[3], causal, ratio, mask, 1, s[4]}, dtype)
+                .check(2 * ulps_of(dtype));
 }
 
 TEST(AttentionKernel, TakesEmptyOperands) {

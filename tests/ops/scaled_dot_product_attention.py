@@ -22,6 +22,17 @@ def _qkv(n: int, heads: int = 2, keys: int = 0):
     )
 
 
+def _shared(n: int, keys: int = 0):
+    """Four heads of queries, two of keys and values."""
+    return (normal(2, 4, n, 4), *_qkv(n, keys=keys)[1:])
+
+
+def _attend_repeated(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """As models write it that repeat keys and values themselves."""
+    k, v = (x.unsqueeze(2).expand(-1, -1, 2, -1, -1).flatten(1, 2) for x in (k, v))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
 def _transposed(n: int):
     q, k, v = (normal(2, n, 3, 4) for _ in range(3))
     return q, k, v
@@ -93,13 +104,12 @@ def cases() -> list[Case]:
         _plain(lambda n: _qkv(n + 150), "-rows", is_causal=True, sizes=()),
         _plain(lambda n: _qkv(n + 40, keys=250), "-keys", sizes=()),
         _plain(lambda n: (normal(2, n, 24),), "-split", function=_attend_split),
-        case(
-            _ATTENTION,
-            lambda n: (normal(2, 4, n, 4), normal(2, 2, n, 4), normal(2, 2, n, 4)),
-            label="-grouped",
-            aten="share keys and values",
-            enable_gqa=True,
-        ),
+        _plain(_shared, "-shared", enable_gqa=True),
+        _plain(lambda n: (*_shared(n), flags(n, n)), "-shared-mask", enable_gqa=True),
+        _plain(lambda n: (*_shared(n), normal(n, n)), "-shared-learned-bias", enable_gqa=True),
+        _plain(lambda n: _shared(n + 40, keys=250), "-shared-keys", enable_gqa=True, sizes=()),
+        _plain(lambda n: tuple(x[0] for x in _shared(n)), "-shared-rank-3", enable_gqa=True),
+        _plain(_shared, "-repeated", function=_attend_repeated),
         _ours(_qkv, "-dropout"),
         _ours(lambda n: _qkv(n, keys=3), "-dropout-cross", scale=0.3),
         _ours(lambda n: _qkv(n, keys=3), "-dropout-cross-causal", is_causal=True),

@@ -3,9 +3,10 @@
 // keeps the largest score and the inverse of the sum of each row; from them backward makes any
 // piece of the probabilities again (Dao et al., "FlashAttention", 2022) and goes over blocks of
 // keys. How heads are cut follows from the shape alone, so that the sums have one order, and each
-// head belongs to one thread. Masked parts of causal scores are left out tile by tile. 16-bit
-// operands are widened as they are packed. Bytes moved: operands and results once, scores never.
-// For so few queries as a step of generating text has, keys and values are read as they lie.
+// head belongs to one thread, in the gradient with all that share its keys. Masked parts of causal
+// scores are left out tile by tile. 16-bit operands are widened as they are packed. Bytes moved:
+// operands and results once, scores never. For so few queries as a step of generating text has,
+// keys and values are read as they lie.
 #include <limits>
 
 #include "kernels/cpu/attention_rows.h"
@@ -30,7 +31,7 @@ constexpr int64_t kKeyBlock = 256;
 constexpr double kLeastWork = 1 << 20;
 
 struct Shape {
-  int64_t batch = 1, heads = 1, queries = 0, keys = 0, width = 0, value_width = 0;
+  int64_t batch = 1, heads = 1, key_heads = 1, queries = 0, keys = 0, width = 0, value_width = 0;
   int64_t rows = 0;       // of a piece
   int64_t key_block = 0;  // keys of a piece
   int64_t slices = 1;     // of the heads, each with scratch of its own
@@ -45,6 +46,7 @@ struct Shape {
     const size_t rank = q.size();
     batch = rank == 4 ? q[0] : 1;
     heads = q[rank - 3];
+    key_heads = sizes(at.k)[rank - 3];
     queries = q[rank - 2];
     width = q[rank - 1];
     keys = sizes(at.k)[rank - 2];
@@ -60,10 +62,14 @@ struct Shape {
     const double work = static_cast<double>(all_heads() * queries) *
                         static_cast<double>(keys * (width + value_width));
     const auto worth = static_cast<int64_t>(work / kLeastWork) + 1;
-    slices =
-        std::clamp<int64_t>(std::min(worth, facts.threads), 1, std::max<int64_t>(all_heads(), 1));
+    slices = std::clamp<int64_t>(std::min(worth, facts.threads), 1, std::max<int64_t>(units(), 1));
   }
   int64_t all_heads() const { return batch * heads; }
+  /// Heads of queries that share one of keys.
+  int64_t sharers() const { return key_heads == 0 ? 1 : heads / key_heads; }
+  /// What slices are made of: heads of queries, or in the gradient of keys, whose sums are over
+  /// their queries.
+  int64_t units() const { return gradient ? batch * key_heads : all_heads(); }
   bool has_key_blocks() const { return key_block < keys; }
 };
 
@@ -93,7 +99,7 @@ struct Places {
     k_panels = take(panel_elements<C>(keys, s.width));
     q_panels = take(panel_elements<C>(s.rows, s.width));
     dy_panels = take(panel_elements<C>(s.rows, s.value_width));
-    dq = take((s.has_key_blocks() ? s.queries : s.rows) * width);
+    dq = take((s.has_key_blocks() ? s.sharers() * s.queries : s.rows) * width);
     dk = take(keys * width);
     dv = take(keys * value_width);
   }
@@ -115,9 +121,10 @@ struct Prepared {
 
 /// Head `head` of all batches' in a tensor [.., heads, rows, columns].
 template <class T>
-StridedMatrix<T> head_of(const TensorView& x, const Shape& s, int64_t head) {
+StridedMatrix<T> head_of(const TensorView& x, int64_t head) {
   const int d = x.rank - 3;
-  const int64_t offset = (d ? head / s.heads * x.strides[0] : 0) + head % s.heads * x.strides[d];
+  const int64_t heads = x.sizes[d];
+  const int64_t offset = (d ? head / heads * x.strides[0] : 0) + head % heads * x.strides[d];
   return {x.as<std::remove_const_t<T>>() + offset, x.sizes[d + 1], x.sizes[d + 2], x.strides[d + 1],
           x.strides[d + 2]};
 }
@@ -140,10 +147,8 @@ class Slice {
 
  protected:
   C* at(int64_t place) const { return scratch_ + place; }
-  Matrix operand(size_t i, int64_t head) const { return head_of<const T>(args_.in[i], s_, head); }
-  StridedMatrix<T> result(size_t i, int64_t head) const {
-    return head_of<T>(args_.out[i], s_, head);
-  }
+  Matrix operand(size_t i, int64_t head) const { return head_of<const T>(args_.in[i], head); }
+  StridedMatrix<T> result(size_t i, int64_t head) const { return head_of<T>(args_.out[i], head); }
   Band band(Band causal) const { return settings_.causal ? causal : Band::None; }
   C scale() const { return static_cast<C>(settings_.scale); }
 
@@ -189,13 +194,22 @@ class ForwardSlice : Slice<T> {
  public:
   ForwardSlice(const KernelArgs& args, int64_t slice) : Base(args, kForward, slice) {}
 
-  void run(int64_t head) const {
-    const auto k = this->operand(kForward.k, head), v = this->operand(kForward.v, head);
-    if (s_.streams) return stream(head, k, v);
-    pack_panels<C>(k.transposed(), at(places_.k_columns));
-    if (gives_y()) pack_panels<C>(v, at(places_.v_panels));
-    for (int64_t row = 0; row < s_.queries; row += s_.rows)
-      piece(head, row, std::min(s_.rows, s_.queries - row));
+  /// Heads [begin, end) of the queries.
+  void run(int64_t begin, int64_t end) const {
+    int64_t packed = -1;
+    for (int64_t head = begin; head < end; ++head) {
+      const int64_t key_head = head / s_.sharers();
+      const auto k = this->operand(kForward.k, key_head), v = this->operand(kForward.v, key_head);
+      if (s_.streams) {
+        stream(head, k, v);
+        continue;
+      }
+      if (key_head != packed) pack_panels<C>(k.transposed(), at(places_.k_columns));
+      if (key_head != packed && gives_y()) pack_panels<C>(v, at(places_.v_panels));
+      packed = key_head;
+      for (int64_t row = 0; row < s_.queries; row += s_.rows)
+        piece(head, row, std::min(s_.rows, s_.queries - row));
+    }
   }
 
  private:
@@ -243,7 +257,7 @@ class ForwardSlice : Slice<T> {
     if (this->settings_.drops) drop_row(this->settings_, this->words(head, row, 0), seen, x);
     this->hide(seen, s_.keys, x);
     if (this->args_.out[1].data) {
-      const StridedMatrix<C> out = head_of<C>(this->args_.out[1], s_, head).row_range(row, 1);
+      const StridedMatrix<C> out = head_of<C>(this->args_.out[1], head).row_range(row, 1);
       out.data[0] = statistics.most;
       out.data[out.column_stride] = statistics.inverse;
     }
@@ -260,17 +274,27 @@ class GradientSlice : Slice<T> {
  public:
   GradientSlice(const KernelArgs& args, int64_t slice) : Base(args, kGradient, slice) {}
 
-  void run(int64_t head) const {
-    for (int64_t key = 0; key < s_.keys; key += s_.key_block)
-      key_block(head, key, std::min(s_.key_block, s_.keys - key));
-    if (s_.has_key_blocks()) write_dq(head, 0, s_.queries, at(places_.dq));
-    if (s_.keys == 0 && s_.queries > 0) clear_dq(head);
+  /// Heads [begin, end) of the keys.
+  void run(int64_t begin, int64_t end) const {
+    for (int64_t key_head = begin; key_head < end; ++key_head) {
+      for (int64_t key = 0; key < s_.keys; key += s_.key_block)
+        key_block(key_head, key, std::min(s_.key_block, s_.keys - key));
+      for (int64_t i = 0; i < s_.sharers(); ++i) {
+        const int64_t head = key_head * s_.sharers() + i;
+        if (s_.has_key_blocks()) write_dq(head, 0, s_.queries, summed_dq(head));
+        if (s_.keys == 0 && s_.queries > 0) clear_dq(head);
+      }
+    }
   }
 
  private:
   int64_t width() const { return whole_vectors<C>(s_.width); }
   int64_t value_width() const { return whole_vectors<C>(s_.value_width); }
   static void clear(C* x, int64_t count) { std::fill(x, x + count, C(0)); }
+  /// Where the blocks of keys add up.
+  C* summed_dq(int64_t head) const {
+    return at(places_.dq) + head % s_.sharers() * s_.queries * width();
+  }
   void clear_dq(int64_t head) const {
     clear(at(places_.dq), width());
     for (int64_t row = 0; row < s_.queries; ++row) write_dq(head, row, 1, at(places_.dq));
@@ -280,25 +304,28 @@ class GradientSlice : Slice<T> {
                   [&](int64_t) { return this->scale(); });
   }
 
-  void key_block(int64_t head, int64_t key, int64_t keys) const {
-    const auto k = this->operand(kGradient.k, head).row_range(key, keys);
-    const auto v = this->operand(kGradient.v, head).row_range(key, keys);
+  void key_block(int64_t key_head, int64_t key, int64_t keys) const {
+    const auto k = this->operand(kGradient.k, key_head).row_range(key, keys);
+    const auto v = this->operand(kGradient.v, key_head).row_range(key, keys);
     pack_panels<C>(k.transposed(), at(places_.k_columns));
     pack_panels<C>(v.transposed(), at(places_.v_columns));
     pack_panels<C>(k, at(places_.k_panels));
     clear(at(places_.dk), keys * width());
     clear(at(places_.dv), keys * value_width());
-    for (int64_t row = 0; row < s_.queries; row += s_.rows)
-      piece(head, row, std::min(s_.rows, s_.queries - row), key, keys);
+    const int64_t head = key_head * s_.sharers();
+    for (int64_t i = 0; i < s_.sharers(); ++i)
+      for (int64_t row = 0; row < s_.queries; row += s_.rows)
+        piece(head + i, row, std::min(s_.rows, s_.queries - row), key, keys);
     const auto one = [](int64_t) { return C(1); };
-    write_rows<C>(at(places_.dk), width(), this->result(1, head).row_range(key, keys), one);
-    write_rows<C>(at(places_.dv), value_width(), this->result(2, head).row_range(key, keys), one);
+    const auto dk = this->result(1, key_head), dv = this->result(2, key_head);
+    write_rows<C>(at(places_.dk), width(), dk.row_range(key, keys), one);
+    write_rows<C>(at(places_.dv), value_width(), dv.row_range(key, keys), one);
   }
 
   void piece(int64_t head, int64_t row, int64_t rows, int64_t key, int64_t keys) const {
     const int64_t stride = whole_vectors<C>(keys), diagonal = row - key;
     C *x = at(places_.scores), *d = at(places_.dscores), *q = at(places_.q), *dy = at(places_.dy);
-    C* dq = at(places_.dq) + (s_.has_key_blocks() ? row * width() : 0);
+    C* dq = s_.has_key_blocks() ? summed_dq(head) + row * width() : at(places_.dq);
     const bool hidden = this->settings_.causal && diagonal + rows <= 0 && key > 0;
     if (hidden) return;
     const auto dy_rows = this->operand(kDy, head).row_range(row, rows);
@@ -328,7 +355,7 @@ class GradientSlice : Slice<T> {
                        C* d) const {
     const int64_t seen = this->seen(row, key, keys);
     this->mask(head, row, key, seen, x);
-    const auto from = head_of<const C>(this->args_.in[kStatistics], s_, head).row_range(row, 1);
+    const auto from = head_of<const C>(this->args_.in[kStatistics], head).row_range(row, 1);
     const RowStatistics<C> statistics{from.data[0], from.data[from.column_stride]};
     const RowWords words = this->words(head, row, key);
     if constexpr (kIsHalf<T>) {
@@ -352,8 +379,7 @@ void run_attention(const KernelArgs& args) {
     parallel_ranges(args.context, s.slices, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const SliceOf<T> slice(args, i);
-        const int64_t heads = s.all_heads(), last = heads * (i + 1) / s.slices;
-        for (int64_t head = heads * i / s.slices; head < last; ++head) slice.run(head);
+        slice.run(s.units() * i / s.slices, s.units() * (i + 1) / s.slices);
       }
     });
   });
