@@ -70,6 +70,9 @@ class RoundedRows {
   static constexpr int64_t kEach = 8 / kBits, kGroup = kVectorBytes * kEach, kLaneGroup = 4 * kEach;
   /// Of the inner dimension; whole blocks, which are powers of two.
   static constexpr int64_t kPiece = 4096;
+  /// Bytes of weights that are on their way from memory: the processor alone does not look beyond a
+  /// page. They go to the second-level cache, which waits for more lines at a time than the first.
+  static constexpr int64_t kAheadBytes = 8192;
 
   RoundedRows(const BlockWeights& w, const float* x, int64_t inner, float* y, int64_t columns)
       : w_(w),
@@ -103,6 +106,8 @@ class RoundedRows {
     static constexpr bool kByRow = kWide || kRows == 1;
     alignas(64) float numbers[kByRow ? kRows : 1][kMostBlocks + FloatVec::kCount];
   };
+
+  static void fetch(const void* from) { __builtin_prefetch(from, 0, 2); }
 
   template <int kRows>
   void run_rows(int64_t begin, int64_t end, int64_t row) const {
@@ -179,10 +184,9 @@ class RoundedRows {
       subtract_zeros<kRows, kWide>(column + c, block, blocks, x, scales[c], totals[c]);
     }
     const int64_t whole = blocks * w_.size / kGroup * kGroup;
-    const int64_t ahead = kColumns * w_.count * w_.size / kEach;
     for (int64_t k = 0; k < whole; k += kGroup) {
       ORTM_UNROLL
-      for (int64_t c = 0; c < kColumns; ++c) __builtin_prefetch(bytes[c] + k / kEach + ahead);
+      for (int64_t c = 0; c < kColumns; ++c) fetch(bytes[c] + k / kEach + kAheadBytes);
       add_group<kRows, kColumns, kWide>(bytes, k / kEach, scales, k, x, totals);
     }
     if (whole < inner) {
@@ -235,6 +239,8 @@ class RoundedRows {
   void subtract_zeros(int64_t column, int64_t block, int64_t blocks, const Row* x,
                       Scales<kRows, kWide>& scales, FloatVec* totals) const {
     const BlockSteps<kBits> steps(w_, column);
+    const float* next = w_.scales + column * w_.count + block + kAheadBytes * kEach / w_.size;
+    for (int64_t b = 0; b < blocks; b += FloatVec::kCount) fetch(next + b);
     ORTM_UNROLL
     for (int64_t r = 0; r < kRows; ++r) totals[r] = FloatVec(0.0f);
     int64_t b = 0;
