@@ -310,6 +310,31 @@ TEST(Pad, SurroundsWithAValue) {
   }
 }
 
+TEST(Pad, FillsBetweenLongRows) {
+  // Rows of 80 elements in 2 x 3 places, with gaps before, between and behind them.
+  for (const Dims& pads : {Dims{1, 0, 2, 0, 0, 1, 0, 0}, Dims{0, 1, 0, 3, 0, 0, 0, 2},
+                           Dims{0, -1, 1, 0, 1, 0, 0, 0}}) {
+    const auto pad = [&](size_t d) { return pads[d].value(); };
+    Tensor x = Tensor::random(DType::Float32, {2, 3, 4, 20}, 9);
+    Sizes sizes;
+    for (size_t d = 0; d < 4; ++d) sizes.push_back(x.sizes()[d] + pad(d) + pad(4 + d));
+    Tensor y(DType::Float32, sizes);
+    std::vector<double> expected;
+    for (int64_t i = 0; i < y.count(); ++i) {
+      int64_t rest = i, from = 0, stride = 1;
+      bool inside = true;
+      for (size_t d = 4; d-- > 0; rest /= sizes[d], stride *= x.sizes()[d]) {
+        const int64_t at = rest % sizes[d] - pad(d);
+        inside = inside && at >= 0 && at < x.sizes()[d];
+        from += at * stride;
+      }
+      expected.push_back(inside ? x.get(from) : -3);
+    }
+    run_op("Pad", {{"pads", pads}, {"value", -3.0}}, {&x}, {&y},
+           [&] { expect_close(y, expected, 0, 0, "Pad"); });
+  }
+}
+
 TEST(SliceGrad, PutsTheSliceBack) {
   Tensor dy = Tensor::random(DType::Float32, {2, 3, 2}, 10), dx(DType::Float32, {2, 9, 2});
   std::vector<double> expected(36, 0.0);

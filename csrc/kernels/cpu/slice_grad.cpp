@@ -1,23 +1,17 @@
 // SliceGrad: dx = zeros of `shape` with dy at start, start + step, ... along `axis`.
-// Bytes moved: dy once, dx twice (cleared, then written).
-#include "kernels/copy_geometry.h"
-#include "kernels/cpu/fill.h"
-#include "kernels/cpu/strided_copy.h"
+// Bytes moved: dy once, dx once; twice where rows are short.
+#include "kernels/cpu/surrounded_copy.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
 
-using Placed = PlacedCopy<StridedCopy>;
-
 std::shared_ptr<const void> prepare_slice_grad(const StepFacts& facts) {
-  return std::make_shared<const Placed>(slice_grad_geometry(facts), facts.inputs[0].dtype,
-                                        make_copy);
+  return std::make_shared<const SurroundedCopy>(facts, slice_grad_geometry(facts));
 }
 
 void run_slice_grad(const KernelArgs& args) {
-  fill_all(args.context, args.out[0], 0.0);
-  static_cast<const Placed*>(args.prepared)->run(run_copy, args.out[0], args.in[0], args.context);
+  static_cast<const SurroundedCopy*>(args.prepared)->run(args, 0.0);
 }
 
 REGISTER_CPU_KERNEL({.op = "SliceGrad",
