@@ -47,10 +47,12 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "kernels/cudnn": {"base", "ir", "kernels", "kernels/cudnn"},
     "kernels/aten": {"base", "ir", "kernels", "kernels/aten"},
     "bindings": PLANNED
-    | {"runtime", "session", "bindings"}
+    | {"runtime", "session", "bindings", "bindings/casts"}
     | {"kernels", "kernels/cpu", "kernels/cuda", "kernels/aten"},
+    "bindings/casts": {"base"},
     "bindings/inference": PLANNED
-    | {"importer", "runtime", "session", "inference", "quantization", "bindings/inference"},
+    | {"importer", "runtime", "session", "inference", "quantization"}
+    | {"bindings/inference", "bindings/casts"},
 }
 
 # Foreign headers and the only places that may see them.

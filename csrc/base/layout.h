@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace ortmodule {
+#include "base/sizes.h"
 
-using Sizes = std::vector<int64_t>;
+namespace ortmodule {
 
 struct Layout {
   Sizes sizes;

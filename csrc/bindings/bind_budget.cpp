@@ -1,5 +1,4 @@
 // Divides one budget in bytes among the pieces of a forward.
-#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "bindings/casts/sizes.h"
 #include "bindings/engine.h"
 #include "bindings/topics.h"
 #include "optimizer/memory/piece_budgets.h"

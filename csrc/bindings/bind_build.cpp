@@ -1,10 +1,10 @@
 // Facts about this build.
-#include <pybind11/stl.h>
 
 #include <string>
 #include <vector>
 
 #include "base/version.h"
+#include "bindings/casts/sizes.h"
 #include "bindings/device_runtime.h"
 #include "bindings/emulated_copies.h"
 #include "bindings/topics.h"

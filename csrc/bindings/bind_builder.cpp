@@ -1,7 +1,6 @@
 // The graph builder in Python. Converts arguments to TorchArg, and keeps tensors that the program
 // closes over for the session.
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
 
@@ -9,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/casts/sizes.h"
 #include "bindings/engine.h"
 #include "bindings/topics.h"
 #include "exporter/graph_builder.h"

@@ -1,7 +1,6 @@
 // Measures the overhead of a step beside its kernels, by part, for benchmarks/dispatch.py.
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/ones.h>
-#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <limits>
 #include <map>
 
+#include "bindings/casts/sizes.h"
 #include "bindings/engine.h"
 #include "bindings/topics.h"
 

@@ -1,5 +1,4 @@
 // Graphs as text and as .onnx files, for tests and tools.
-#include <pybind11/stl.h>
 
 #include <map>
 #include <memory>
@@ -8,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/casts/sizes.h"
 #include "bindings/topics.h"
 #include "exporter/onnx_export.h"
 #include "exporter/save_model.h"

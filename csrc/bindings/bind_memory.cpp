@@ -1,7 +1,7 @@
 // The results of the memory optimizer as Python values.
-#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include "bindings/casts/sizes.h"
 #include "bindings/engine.h"
 #include "bindings/topics.h"
 #include "optimizer/loss_head.h"

@@ -1,11 +1,11 @@
 // What the reader of .onnx files finds, as Python values: for tests.
-#include <pybind11/stl.h>
 
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "bindings/casts/sizes.h"
 #include "bindings/topics.h"
 #include "onnx/onnx_reader.h"
 

@@ -1,9 +1,9 @@
 // The op registry as Python values, for `python -m ortmodule_py.ops`.
-#include <pybind11/stl.h>
 
 #include <string>
 #include <vector>
 
+#include "bindings/casts/sizes.h"
 #include "bindings/topics.h"
 #include "kernels/kernel.h"
 #include "ops/op_def.h"

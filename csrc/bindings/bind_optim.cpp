@@ -2,13 +2,13 @@
 #include <ATen/OpMathType.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
-#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <optional>
 #include <tuple>
 #include <vector>
 
+#include "bindings/casts/sizes.h"
 #include "bindings/device_runtime.h"
 #include "bindings/engine.h"
 #include "bindings/topics.h"

@@ -1,10 +1,10 @@
 // The options of a piece in Python.
 #include <pybind11/functional.h>
-#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <type_traits>
 
+#include "bindings/casts/sizes.h"
 #include "bindings/engine.h"
 #include "bindings/topics.h"
 

@@ -1,12 +1,12 @@
 // The compiled piece as a Python callable, and its facts for reports.
 #include <ATen/Context.h>
-#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
 #include <map>
 #include <set>
 
+#include "bindings/casts/sizes.h"
 #include "bindings/engine.h"
 #include "bindings/topics.h"
 #include "ir/text.h"

@@ -2,7 +2,6 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
-#include <pybind11/stl.h>
 
 #include <atomic>
 #include <cstddef>
@@ -12,6 +11,8 @@
 #include <stdexcept>
 #include <utility>
 #include <vector>
+
+#include "bindings/casts/sizes.h"
 
 namespace ortmodule {
 namespace {

@@ -104,13 +104,13 @@ std::optional<KnownValue> Importer::input_content(const Imported& value, bool re
   if (integers) {
     KnownValue content = integer_content(index, count);
     content.dtype = value.dtype;
-    content.dims = given.sizes;
+    content.dims = given.sizes.vector();
     return content;
   }
   for (const DimExpr& dim : value.dims) sizes_.fix(dim);
   const auto* bytes = static_cast<const char*>(given.data);
   const std::string copy(bytes, static_cast<size_t>(count) * size_of(value.dtype));
-  std::optional<KnownValue> content = known_content({value.dtype, given.sizes, copy});
+  std::optional<KnownValue> content = known_content({value.dtype, given.sizes.vector(), copy});
   if (content) result_.content_guards.push_back({index, copy});
   return content;
 }

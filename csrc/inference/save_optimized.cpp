@@ -44,7 +44,7 @@ void save_optimized(const OptimizedModel& model, const std::string& path) {
     input.value = value.name;
     input.name = model.inputs[i]->name;
     input.dtype = model.tensors[i].dtype;
-    input.sizes = model.tensors[i].sizes;
+    input.sizes = model.tensors[i].sizes.vector();
     for (size_t d = 0; d < value.rank(); ++d) {
       std::string symbol;
       if (value.dims[d].is_symbol(&symbol))

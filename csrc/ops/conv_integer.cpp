@@ -78,7 +78,7 @@ void infer_to_float(InferContext& c) {
 
 double conv_integer_flops(const Attrs& attrs, const std::vector<Sizes>& in,
                           const std::vector<Sizes>& out) {
-  const Sizes w = attrs.has("w_dims") ? attrs.integers("w_dims") : in.at(1);
+  const Sizes w = attrs.has("w_dims") ? Sizes(attrs.integers("w_dims")) : in.at(1);
   const int64_t outputs = std::max<int64_t>(w.at(0), 1);
   return 2.0 * static_cast<double>(element_count(out.at(0))) *
          static_cast<double>(element_count(w) / outputs);

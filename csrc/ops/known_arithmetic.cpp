@@ -193,7 +193,7 @@ std::optional<KnownValue> known_pairs(OnnxCall& c, std::string_view op, const Kn
   if (power && (decides_on_content(c, a) || decides_on_content(c, b))) return std::nullopt;
   const std::optional<Sizes> sizes = broadcast_sizes(a.dims, b.dims);
   if (!sizes || element_count(*sizes) > KnownValue::kMostElements) return std::nullopt;
-  KnownValue result{decides ? DType::Bool : a.dtype, *sizes, {}};
+  KnownValue result{decides ? DType::Bool : a.dtype, sizes->vector(), {}};
   for (int64_t i = 0; i < element_count(*sizes); ++i) {
     const KnownNumber &x = element_of(a, *sizes, i), &y = element_of(b, *sizes, i);
     const bool zero_divisor =
@@ -254,7 +254,7 @@ std::optional<std::vector<KnownValue>> known_where(OnnxCall& c) {
   if (!both) return std::nullopt;
   const std::optional<Sizes> sizes = broadcast_sizes(*both, condition->dims);
   if (!sizes || element_count(*sizes) > KnownValue::kMostElements) return std::nullopt;
-  KnownValue result{a->dtype, *sizes, {}};
+  KnownValue result{a->dtype, sizes->vector(), {}};
   for (int64_t i = 0; i < element_count(*sizes); ++i)
     result.elements.push_back(
         element_of(truth(c, element_of(*condition, *sizes, i)) ? *a : *b, *sizes, i));

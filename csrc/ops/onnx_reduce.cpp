@@ -168,7 +168,8 @@ std::optional<std::vector<KnownValue>> known_reduce(OnnxCall& c) {
   KnownNumber result = x->elements.front();
   for (size_t i = 1; i < x->elements.size(); ++i)
     result = known_number(c, by, result, x->elements.at(i), x->dtype);
-  return std::vector{KnownValue{x->dtype, r.keepdims ? Sizes{1} : Sizes{}, {result}}};
+  return std::vector{KnownValue{
+      x->dtype, r.keepdims ? std::vector<int64_t>{1} : std::vector<int64_t>{}, {result}}};
 }
 
 // ---- ArgMax, CumSum, TopK ----------------------------------------------------------------------

@@ -18,7 +18,7 @@ Known one_known(KnownValue value) { return std::vector{std::move(value)}; }
 // A known value of these sizes whose element at `place` is that of x at source(place).
 template <class Source>
 KnownValue rearranged(const KnownValue& x, Sizes sizes, const Source& source) {
-  KnownValue result{x.dtype, std::move(sizes), {}};
+  KnownValue result{x.dtype, sizes.vector(), {}};
   const Sizes strides = contiguous_strides(x.dims);
   Sizes place(result.dims.size(), 0);
   for (int64_t i = 0; i < element_count(result.dims); ++i) {
@@ -112,7 +112,7 @@ Known with_dims(OnnxCall& c, const Dims& dims) {
   const KnownValue* x = c.known(0);
   const std::optional<Sizes> sizes = c.known_size_of(dims);
   if (!x || !sizes) return std::nullopt;
-  return one_known({x->dtype, *sizes, x->elements});
+  return one_known({x->dtype, sizes->vector(), x->elements});
 }
 
 Known known_reshape(OnnxCall& c) {
@@ -261,7 +261,7 @@ Known known_concat(OnnxCall& c) {
     sizes.at(axis) += part->dims.at(axis);
   }
   if (element_count(sizes) > KnownValue::kMostElements) return std::nullopt;
-  KnownValue result{parts.at(0)->dtype, sizes, {}};
+  KnownValue result{parts.at(0)->dtype, sizes.vector(), {}};
   const Sizes outer(sizes.begin(), sizes.begin() + static_cast<int64_t>(axis));
   for (int64_t row = 0; row < element_count(outer); ++row)
     for (const KnownValue* part : parts) {

@@ -1,6 +1,5 @@
 // Python's view of models as files, and of their quantization.
 #include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
 
 #include <map>
 #include <memory>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "bindings/casts/sizes.h"
 #include "bindings/inference/topics.h"
 #include "onnx/onnx_file.h"
 #include "onnx/onnx_reader.h"

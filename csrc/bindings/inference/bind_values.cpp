@@ -1,12 +1,12 @@
 // Values of inference sessions, as Python sees them (the native part of OrtValue).
 #include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
 
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "bindings/casts/sizes.h"
 #include "bindings/inference/arrays.h"
 #include "bindings/inference/dlpack.h"
 #include "bindings/inference/topics.h"

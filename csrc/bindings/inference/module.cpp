@@ -1,6 +1,5 @@
 // The Python module of inference sessions. It needs no torch: tensors are numpy arrays.
 #include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
 
 #include <atomic>
 #include <map>
@@ -14,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/version.h"
+#include "bindings/casts/sizes.h"
 #include "bindings/inference/arrays.h"
 #include "bindings/inference/plan_timeline.h"
 #include "bindings/inference/run_control.h"
@@ -163,7 +163,7 @@ OnnxSubstitutes substitutes(const py::dict& initializers, const py::dict& files)
     const SharedBytes elements(tensor.owner, {static_cast<const char*>(tensor.data),
                                               static_cast<size_t>(tensor.byte_count())});
     given.initializers.emplace(py::cast<std::string>(name),
-                               substitute(tensor.element_type, tensor.sizes, elements));
+                               substitute(tensor.element_type, tensor.sizes.vector(), elements));
   }
   for (const auto& [name, value] : files) {
     const py::buffer_info info = py::reinterpret_borrow<py::buffer>(value).request();

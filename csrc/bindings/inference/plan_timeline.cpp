@@ -1,7 +1,6 @@
 #include "bindings/inference/plan_timeline.h"
 
-#include <pybind11/stl.h>
-
+#include "bindings/casts/sizes.h"
 #include "inference/host_run.h"
 #include "plan/replay.h"
 #include "plan/timeline.h"

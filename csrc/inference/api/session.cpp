@@ -76,7 +76,7 @@ Value to_value(HostTensor tensor) {
   const auto bytes = static_cast<size_t>(tensor.byte_count());
   auto memory = std::make_shared<Buffer>(std::move(tensor.memory));
   void* data = memory->data();
-  return Value::borrowed(type, std::move(tensor.sizes), data, bytes, std::move(memory));
+  return Value::borrowed(type, tensor.sizes.vector(), data, bytes, std::move(memory));
 }
 
 }  // namespace

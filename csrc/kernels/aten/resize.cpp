@@ -150,7 +150,7 @@ std::shared_ptr<const void> prepare_resizing(const StepFacts& facts) {
   const Attrs& attrs = facts.node().attrs;
   auto r = std::make_shared<Resizing>();
   r->sizes = attrs.integers("sizes");
-  r->x_sizes = attrs.has("shape") ? attrs.integers("shape") : facts.inputs[0].layout.sizes;
+  r->x_sizes = attrs.has("shape") ? attrs.integers("shape") : facts.inputs[0].layout.sizes.vector();
   const std::vector<double>& scales = attrs.numbers("scales");
   for (size_t i = 0; i < scales.size(); ++i)
     if (scales[i] != 0.0) r->scales.at(i) = scales[i];

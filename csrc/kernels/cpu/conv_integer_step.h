@@ -36,7 +36,7 @@ inline IntegerConv integer_conv_of(const StepFacts& facts) {
   const Attrs& attrs = facts.node().attrs;
   IntegerConv conv;
   conv.packed = attrs.has("w_dims");
-  const Sizes w = conv.packed ? attrs.integers("w_dims") : facts.inputs[1].layout.sizes;
+  const Sizes w = conv.packed ? Sizes(attrs.integers("w_dims")) : facts.inputs[1].layout.sizes;
   const std::vector<int64_t> strides = attrs.integers("strides"), pads = attrs.integers("pads"),
                              dilations = attrs.integers("dilations");
   std::vector<PatchAxis> axes(x.sizes.size() - 2);
