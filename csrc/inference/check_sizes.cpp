@@ -1,5 +1,6 @@
 #include "inference/check_sizes.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -40,9 +41,42 @@ std::vector<std::string> symbols_in_check(const Node& node) {
   return names;
 }
 
+bool are_alike(const Value* a, const Value* b) {
+  if (!a || !b) return a == b;
+  if (a->is_literal() || b->is_literal())
+    return a->is_literal() && b->is_literal() && a->dtype == b->dtype &&
+           a->literal() == b->literal();
+  return a->dtype == b->dtype && a->dims == b->dims;
+}
+
+bool have_one_check(const Node& a, const Node& b) {
+  const auto alike = [](const Value* x, const Value* y) { return are_alike(x, y); };
+  return a.op == b.op && std::ranges::equal(a.inputs(), b.inputs(), alike) &&
+         std::ranges::equal(a.outputs(), b.outputs(), alike) && a.attrs == b.attrs;
+}
+
+/// Finds nodes of which an earlier one has the same check.
+class Repeated {
+ public:
+  bool operator()(const Node& node) {
+    std::string key = node.op;
+    for (const Value* output : node.outputs())
+      if (output) key += dims_text(output->dims);
+    std::vector<const Node*>& earlier = by_sizes_[key];
+    const auto same = [&](const Node* other) { return have_one_check(node, *other); };
+    if (std::ranges::any_of(earlier, same)) return true;
+    earlier.push_back(&node);
+    return false;
+  }
+
+ private:
+  std::unordered_map<std::string, std::vector<const Node*>> by_sizes_;
+};
+
 }  // namespace
 
 bool SizeChecks::Checked::passed(const SymbolValues& now) const {
+  if (is_repeated) return true;
   if (!passes) return false;
   for (size_t i = 0; i < symbols.size(); ++i)
     if (now.entries()[symbols[i]].second != values[i]) return false;
@@ -53,13 +87,14 @@ void SizeChecks::read(const Graph& graph, const SymbolValues& values) {
   nodes_.clear();
   std::unordered_map<std::string, size_t> places;
   for (const auto& entry : values.entries()) places.emplace(entry.first, places.size());
+  Repeated repeated;
   for (const auto& node : graph.nodes()) {
     std::set<size_t> symbols;
     for (const std::string& name : symbols_in_check(*node)) {
       const auto place = places.find(name);
       if (place != places.end()) symbols.insert(place->second);  // else evaluation says so
     }
-    nodes_.push_back({{symbols.begin(), symbols.end()}, {}, false});
+    nodes_.push_back({{symbols.begin(), symbols.end()}, {}, false, repeated(*node)});
   }
 }
 
