@@ -490,6 +490,11 @@ def _() -> Report:
     return _trained(Calls(lambda self, x: self.fc(x).softmax(0)), _rows_of(4), steps=4)
 
 
+CASES[
+    "values that forward appends to a list or `collections.deque` (histories, hooks that note)"
+] = _tested("tests/dynamo/test_appended_values.py::test_a_list_that_grows")
+
+
 @_case("numpy in forward")
 def _() -> Report:
     return _calls(lambda self, x: self.fc(x) * torch.from_numpy(np.sin(np.ones(4, np.float32))))
