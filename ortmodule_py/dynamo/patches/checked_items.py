@@ -1,6 +1,7 @@
 """Takes `if x.isnan().any().item():` and `if x.max().item() > 9:` as conditions on the tensor itself.
 
-Dynamo breaks the graph where the number is read, before it sees that only an error may depend on it.
+Dynamo breaks the graph where the number is read, before it sees that only an error may depend on it. Numbers that
+follow from integers that are given (`content_numbers`, which asks first) stay numbers.
 """
 
 from __future__ import annotations
