@@ -492,7 +492,7 @@ def _() -> Report:
 
 CASES[
     "values that forward appends to a list or `collections.deque` (histories, hooks that note)"
-] = _tested("tests/dynamo/test_appended_values.py::test_a_list_that_grows")
+] = _tested("tests/dynamo/test_unread_lists.py::test_a_list_that_grows")
 
 
 @_case("numpy in forward")

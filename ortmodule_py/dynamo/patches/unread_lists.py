@@ -3,6 +3,8 @@
 Dynamo guards on the length and the items of a list that it appends to, so that each call would be a capture, and
 breaks the graph at a `collections.deque` with a `maxlen`. Here the list is not looked at: what Dynamo makes of the
 function calls its `append` behind the graph.
+
+The last row that replaces the read of attributes, so the first that is asked: others look at the list.
 """
 
 from __future__ import annotations
