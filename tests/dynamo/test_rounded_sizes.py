@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from ortmodule_py.dynamo.patches.table import running_torch
 from tests.semantics import Calls, as_in_eager, assert_whole
 
 LENGTHS = (10, 13, 16, 9, 21, 30)
@@ -81,4 +82,5 @@ def test_a_rounded_size_behind_a_graph_break() -> None:
         return y * n + x[: 2 + round(0.4 * n)].sum()
 
     report = as_in_eager(Calls(parted), _lengths)
-    assert report["captures"] <= 3 and not report["eager_pieces"]
+    assert not report["eager_pieces"]
+    assert report["captures"] <= 3 or running_torch() < (2, 13)

@@ -16,7 +16,7 @@ from torch.utils._sympy.functions import CeilToInt, FloatTrueDiv, IntTrueDiv, To
 from ortmodule_py import ORTModule, last_run_report
 from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.lower.sizes.symbolic import dim_text
-from tests.semantics import assert_compiled
+from tests.semantics import assert_compiled, assert_whole
 
 
 class Cut(nn.Module):
@@ -55,6 +55,8 @@ ONCE: dict[str, Callable[[int], int]] = {
     "upwards": lambda n: math.ceil(n * 1.25 / 4),
     "down": lambda n: math.floor(n / 2 * 0.75),
     "steps": lambda n: int(n * 1.25 * 0.5),
+}
+COMPUTED_BEFORE: dict[str, Callable[[int], int]] = {
     "tenths": lambda n: int(n * 1.1 / 4),
     "share": lambda n: int(n / 6 * 1.25),
     "nearest": lambda n: round(n * 0.3),
@@ -68,6 +70,12 @@ def test_one_capture_for_all_sizes(use: str) -> None:
     report, said = _trained(ONCE[use])
     assert_compiled(report, captures=2)
     assert not said
+
+
+@pytest.mark.parametrize("use", COMPUTED_BEFORE)
+def test_one_capture_for_sizes_that_are_computed_before_the_call(use: str) -> None:
+    report, _ = _trained(COMPUTED_BEFORE[use])
+    assert_whole(report, captures=2)
 
 
 def _eighth(n: int) -> int:
