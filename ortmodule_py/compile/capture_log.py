@@ -55,6 +55,8 @@ class CaptureLog:
     """Calls that specialize floats, by function and line."""
     number_reads: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Line that reads a number from an argument -> its captures."""
+    read_lists: set[str] = field(default_factory=set)
+    """Lines that append to a list that the same function reads."""
     float_values: defaultdict[tuple[str, str], set[Values]] = field(
         default_factory=lambda: defaultdict(set)
     )

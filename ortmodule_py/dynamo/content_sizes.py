@@ -48,12 +48,7 @@ def read_size(tx: Any, of: VariableTracker, read: Read) -> VariableTracker | Non
         return None
     argument, compute = found
     size = _shared(tx, compute, read)
-    source = _CallSource(argument.source, tx.output.install_global_by_id("__size", size))
-    known = tx.output.unspec_variable_map
-    text = _text(source)
-    if text not in known:
-        known[text] = _symbol(tx, source, size(argument.example))
-    return known[text]
+    return argument_of(tx, size, [argument.source], size(argument.example))
 
 
 def tensor_of_list(tx: Any, numbers: VariableTracker) -> VariableTracker | None:
@@ -154,15 +149,30 @@ def _shared(tx: Any, compute: fx.GraphModule, read: Read) -> Callable[[Tensor], 
 # ---- arguments of the graph ----------------------------------------------------------------------
 
 
+def argument_of(
+    tx: Any, size: Callable[..., int], sources: Sequence[Any], value: int
+) -> VariableTracker:
+    """`size` of what `sources` name, now `value`, as an argument of the graph; one for equal calls."""
+    first, *others = sources
+    function = tx.output.install_global_by_id("__size", size)
+    source = _CallSource(first, function, tuple(others))
+    known = tx.output.unspec_variable_map
+    text = _text(source)
+    if text not in known:
+        known[text] = _symbol(tx, source, value)
+    return known[text]
+
+
 @dataclasses.dataclass(frozen=True)
 class _CallSource(ChainedSource):
-    """A call of a global function with one argument."""
+    """A call of a global function with `base` and others."""
 
     function: str
+    others: tuple[Any, ...] = ()
 
     @property
     def _name_template(self) -> str:
-        return f"G[{self.function!r}]({{0}})"
+        return f"G[{self.function!r}]({', '.join(['{0}', *map(_text, self.others)])})"
 
     if not hasattr(ChainedSource, "_name_template"):  # a torch in which these are methods
 
@@ -175,8 +185,9 @@ class _CallSource(ChainedSource):
     def reconstruct(self, codegen: Any) -> None:
         load = codegen.create_load_global(self.function, add=True)
         codegen.add_push_null(lambda: codegen.append_output(load))
-        codegen(self.base)
-        codegen.extend_output(create_call_function(1, False))
+        for argument in (self.base, *self.others):
+            codegen(argument)
+        codegen.extend_output(create_call_function(1 + len(self.others), False))
 
 
 def _symbol(tx: Any, source: _CallSource, value: int) -> VariableTracker:

@@ -71,8 +71,10 @@ def put_class(model: Any) -> None:
     """Give a wrapper the class that follows its original's."""
     original = type(model._original)
     cls = class_like(model._base, original)
-    # Libraries that save a model by a method of its class (transformers, peft) use `isinstance` first.
-    if hasattr(original, "save_pretrained") or parametrize.is_parametrized(model._original):
+    # Libraries that save or train a model by methods of its class (transformers, peft, Lightning) use
+    # `isinstance` first.
+    shown = any(hasattr(original, name) for name in ("save_pretrained", "configure_optimizers"))
+    if shown or parametrize.is_parametrized(model._original):
         cls = _showing_the_original(cls)
     _set_type(model, cls)
 

@@ -485,9 +485,10 @@ def _() -> Report:
     return _calls(lambda self, x: self.fc(x) * random.uniform(1, 2) * random.random())
 
 
-@_case("batches and lengths that change")
-def _() -> Report:
-    return _trained(Calls(lambda self, x: self.fc(x).softmax(0)), _rows_of(4), steps=4)
+CASES["batches and lengths that change"] = lambda: _trained(
+    Calls(lambda self, x: self.fc(x).softmax(0)), _rows_of(4), steps=4
+)
+CASES["lists that grow"] = _tested("tests/dynamo/test_unread_lists.py::test_a_hook_that_notes")
 
 
 @_case("numpy in forward")

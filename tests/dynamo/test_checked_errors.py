@@ -51,6 +51,15 @@ def _one_of_two(self: Any, x: Tensor) -> Any:
     return y.tanh()
 
 
+def _of_numbers(self: Any, x: Tensor) -> Any:
+    y = self.fc(x)
+    if not torch.all(y.abs() < 100).item():
+        raise ValueError("large")
+    if x.max().item() > 50.1 or torch.isnan(x).any().item():
+        raise Refused("too large")
+    return y.tanh()
+
+
 def _in_contexts(self: Any, x: Tensor) -> Any:
     with torch.no_grad(), _named():
         if x.max() > 50:
@@ -85,7 +94,16 @@ def _before_an_index(self: Any, x: Tensor) -> Any:
 
 
 BAD = (torch.full((2, 4), torch.nan), torch.full((2, 4), 60.0), torch.full((2, 4), -60.0))
-CHECKED = (_constant, _one_of_two, asserted, _in_contexts, _in_finally, _in_loop, _before_an_index)
+CHECKED = (
+    _constant,
+    _one_of_two,
+    _of_numbers,
+    asserted,
+    _in_contexts,
+    _in_finally,
+    _in_loop,
+    _before_an_index,
+)
 
 
 def _steps(model: Any) -> list[Tensor]:

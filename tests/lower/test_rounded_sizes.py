@@ -16,7 +16,7 @@ from torch.utils._sympy.functions import CeilToInt, FloatTrueDiv, IntTrueDiv, To
 from ortmodule_py import ORTModule, last_run_report
 from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.lower.sizes.symbolic import dim_text
-from tests.semantics import assert_compiled
+from tests.semantics import assert_compiled, assert_whole
 
 
 class Cut(nn.Module):
@@ -56,6 +56,13 @@ ONCE: dict[str, Callable[[int], int]] = {
     "down": lambda n: math.floor(n / 2 * 0.75),
     "steps": lambda n: int(n * 1.25 * 0.5),
 }
+COMPUTED_BEFORE: dict[str, Callable[[int], int]] = {
+    "tenths": lambda n: int(n * 1.1 / 4),
+    "share": lambda n: int(n / 6 * 1.25),
+    "nearest": lambda n: round(n * 0.3),
+    "shifted": lambda n: int(n * 0.3 + 0.5),
+    "below": lambda n: int(n * (1 / 49)) + 2,
+}
 
 
 @pytest.mark.parametrize("use", ONCE)
@@ -65,19 +72,19 @@ def test_one_capture_for_all_sizes(use: str) -> None:
     assert not said
 
 
-EACH: dict[str, Callable[[int], int]] = {
-    "tenths": lambda n: int(n * 1.1 / 4),
-    "share": lambda n: int(n / 6 * 1.25),
-    "nearest": lambda n: round(n * 0.3),
-    "shifted": lambda n: int(n * 0.3 + 0.5),
-    "one constant of two": lambda n: int(n * 1.25 * 0.1),
-    "below": lambda n: int(n * (1 / 49)) + 1,
-}
+@pytest.mark.parametrize("use", COMPUTED_BEFORE)
+def test_one_capture_for_sizes_that_are_computed_before_the_call(use: str) -> None:
+    report, _ = _trained(COMPUTED_BEFORE[use])
+    assert_whole(report, captures=2)
 
 
-@pytest.mark.parametrize("use", EACH)
-def test_a_capture_for_each_size(use: str) -> None:
-    report, said = _trained(EACH[use])
+def _eighth(n: int) -> int:
+    """Which sympy computes with one constant, 0.125, that rounds otherwise."""
+    return int(n * 1.25 * 0.1)
+
+
+def test_a_capture_for_each_size() -> None:
+    report, said = _trained(_eighth)
     assert_compiled(report, captures=5)
     (text,) = said
     assert "specialized in a size or an index" in text
@@ -85,7 +92,7 @@ def test_a_capture_for_each_size(use: str) -> None:
 
 
 def test_few_sizes_are_no_reason_to_warn() -> None:
-    report, said = _trained(EACH["nearest"], (20, 29, 20, 29))
+    report, said = _trained(_eighth, (20, 29, 20, 29))
     assert_compiled(report, captures=2)
     assert not said
 

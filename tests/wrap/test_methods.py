@@ -397,3 +397,23 @@ def test_lifetime() -> None:
     del step
     gc.collect()
     assert [ref() for ref in dead] == [None, None]
+
+
+class Trained(Layer):
+    """Has the methods of a LightningModule, whose Trainer takes no other class."""
+
+    def training_step(self, batch: Tensor, index: int) -> Tensor:
+        return self(batch).sum()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def test_a_trainer_that_asks_for_the_class_of_the_original_takes_the_wrapper() -> None:
+    model: Any = ORTModule(Trained(), QUIET)
+    assert isinstance(model, Trained) and issubclass(type(model), ORTModule)
+    model.training_step(torch.ones(2, 4), 0).backward()
+    model.configure_optimizers().step()
+    assert_compiled(last_run_report(model))
+    assert isinstance(copy.deepcopy(model), Trained)
+    assert isinstance(pickle.loads(pickle.dumps(model)), Trained)

@@ -47,6 +47,9 @@ def _get(call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) -
     needed_by=None,
 )
 def _load(load: Callable[..., Any], self: Any, attr: Any) -> Any:
+    if attr != "__module__":
+        load(self, attr)
+        return
     holder = self.stack[-1].realize()
     load(self, attr)
     name = torch._dynamo.variables.ConstantVariable.create(attr)
@@ -55,15 +58,14 @@ def _load(load: Callable[..., Any], self: Any, attr: Any) -> Any:
 
 def _known_name(result: Any, holder: Any, name: Any) -> Any:
     """The string for a `__module__` that Dynamo does not know; other results as they are."""
-    if not isinstance(result, torch._dynamo.variables.GetAttrVariable):
-        return result
     try:
-        # The name first: to ask an object for its value guards all that is in it.
+        # The name first: to ask what an attribute is, or an object for its value, guards all that is in it.
         if name.as_python_constant() != "__module__":
             return result
         cls = holder.as_python_constant()
     except NotImplementedError:  # known at run time only
         return result
-    if not isinstance(cls, type):
+    unknown = isinstance(result, torch._dynamo.variables.GetAttrVariable)
+    if not unknown or not isinstance(cls, type):
         return result
     return torch._dynamo.variables.ConstantVariable.create(cls.__module__)

@@ -19,6 +19,7 @@ from torch._dynamo.variables import ConstantVariable, SymNodeVariable, UserFunct
 from torch._dynamo.variables.base import VariableTracker
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from ortmodule_py.dynamo.computed_sizes import computed_size, mark_exact
 from ortmodule_py.dynamo.patches.numpy_numbers import of_numpy, of_python
 from ortmodule_py.dynamo.patches.probes import Trial
 from ortmodule_py.dynamo.patches.table import patch
@@ -82,6 +83,10 @@ _OF_MATH: dict[Any, Callable[..., float]] = {
 }
 
 
+_OF_INTEGERS = (math.comb, math.gcd, math.isqrt, math.lcm, math.perm)
+"""Functions from sizes to a size, which no formula in symbols gives."""
+
+
 def _np_sqrt(x: float) -> float:
     return math.sqrt(float(x)) if x >= 0 else math.nan
 
@@ -132,11 +137,19 @@ def _np_clip(x: float, low: float, high: float) -> float:
     return _np_minimum(_np_maximum(x, low), high)
 
 
+def _np_round(x: float) -> float:
+    return x if isinstance(x, int) and _KEEPS_INTEGERS else float(round(x))
+
+
 def _np_prod(factors: Sequence[float]) -> float:
     product: float = 1
     for factor in factors:
         product = product * factor
     return product
+
+
+def _np_mean(terms: Sequence[float]) -> float:
+    return sum(terms) / len(terms)
 
 
 _OF_NUMPY: dict[Any, Callable[..., float]] = {
@@ -151,12 +164,20 @@ _OF_NUMPY: dict[Any, Callable[..., float]] = {
     np.log2: _np_log2,
     np.maximum: _np_maximum,
     np.minimum: _np_minimum,
-    np.prod: _np_prod,
+    np.round: _np_round,
     np.sin: lambda x: math.sin(float(x)),
     np.sqrt: _np_sqrt,
     np.square: lambda x: x * x,
     np.tanh: lambda x: math.tanh(float(x)),
 }
+_OF_LISTS: dict[Any, Callable[[Sequence[float]], float]] = {
+    np.max: lambda numbers: max(numbers),
+    np.mean: _np_mean,
+    np.min: lambda numbers: min(numbers),
+    np.prod: _np_prod,
+    np.sum: lambda numbers: sum(numbers),
+}
+"""Functions of numpy of one list or tuple of numbers."""
 
 
 def _is_symbol(value: VariableTracker) -> bool:
@@ -168,6 +189,14 @@ def _is_symbol(value: VariableTracker) -> bool:
 def _is_number(value: VariableTracker) -> bool:
     constant = isinstance(value, ConstantVariable) and type(value.value) in (int, float)
     return constant or _is_symbol(value)
+
+
+def _operands(numbers: Sequence[VariableTracker]) -> list[Any]:
+    """The numbers of constants, and the nodes that compute the others."""
+    return [
+        number.as_python_constant() if number.is_python_constant() else number.as_proxy().node
+        for number in numbers
+    ]
 
 
 # ---- functions of math -----------------------------------------------------------------------------
@@ -194,7 +223,15 @@ def _call(call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) 
         given = [arg.realize() for arg in args]
         if all(map(_is_number, given)) and any(map(_is_symbol, given)):
             given = [of_python(number) for number in given]
-            return UserFunctionVariable(formula).call_function(tx, given, {})
+            found = UserFunctionVariable(formula).call_function(tx, given, {})
+            mark_exact(found, self.value, _operands(given))
+            return found
+    if self.value in _OF_INTEGERS and not kwargs:
+        given = [arg.realize() for arg in args]
+        if all(map(_is_number, given)) and any(map(_is_symbol, given)):
+            found = computed_size(tx, self.value, _operands(given))
+            if found is not None:
+                return found
     return call(self, tx, args, kwargs)
 
 
@@ -223,20 +260,23 @@ def _call_numpy(call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs:
 
 def _number(tx: Any, function: Any, args: Any) -> VariableTracker | None:
     """The result for numbers; None for other functions and arguments."""
-    formula = _OF_NUMPY.get(function) if callable(function) else None
+    of_list = _OF_LISTS.get(function) if callable(function) else None
+    formula = of_list or (_OF_NUMPY.get(function) if callable(function) else None)
     if formula is None:
         return None
-    given = [arg.realize() for arg in args]
-    numbers = given
-    if function is np.prod:
+    given = numbers = [arg.realize() for arg in args]
+    if of_list is not None:
         items = given[0].items if isinstance(given[0], _LISTS) and len(given) == 1 else []
         numbers = [item.realize() for item in items]
     if not numbers or not all(map(_is_number, numbers)):
         return None
     if any(map(_is_symbol, numbers)):
-        return of_numpy(UserFunctionVariable(formula).call_function(tx, given, {}))
+        found = UserFunctionVariable(formula).call_function(tx, given, {})
+        if of_list is None:
+            mark_exact(found, function, _operands(given))
+        return of_numpy(found)
     values = [number.as_python_constant() for number in numbers]
-    result = function(values) if function is np.prod else function(*values)
+    result = function(values) if of_list else function(*values)
     return of_numpy(ConstantVariable.create(result.item()))
 
 

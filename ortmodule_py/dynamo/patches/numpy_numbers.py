@@ -21,6 +21,7 @@ from torch._dynamo.variables import (
     UserFunctionVariable,
 )
 from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.lazy import LazyVariableTracker
 
 from ortmodule_py.dynamo.patches.probes import Trial
 from ortmodule_py.dynamo.patches.table import LOAD_ATTRIBUTE, break_graph, patch
@@ -166,7 +167,10 @@ def _get(call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) -
     needed_by=None,
 )
 def _load(load: Callable[..., Any], self: Any, attr: Any) -> None:
-    method = _method_of(self.stack[-1].realize(), attr)
+    holder = self.stack[-1]
+    if isinstance(holder, LazyVariableTracker):
+        holder = holder.unwrap()  # without a look at what is not a number
+    method = _method_of(holder, attr)
     if method is None:
         load(self, attr)
     else:

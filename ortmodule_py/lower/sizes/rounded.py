@@ -1,6 +1,8 @@
 """Makes constants of the sizes that a program rounds in a way that no integers can say.
 
-`int(n * 1.25 / 4)` is `n * 5 // 16` for each n; of `round(n * 0.3)` each n is a capture.
+`int(n * 1.25 / 4)` is `n * 5 // 16` for each n. `round(n * 0.3)` is an argument of the graph, which each call
+computes (`dynamo/computed_sizes`); here is what remains: sizes that torch's operators compute themselves, and
+products that sympy orders otherwise. Each size is a capture there.
 """
 
 from __future__ import annotations
