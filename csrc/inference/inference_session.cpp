@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "importer/check_declarations.h"
 #include "importer/check_names.h"
 #include "inference/bound_run.h"
 #include "inference/check_feeds.h"
@@ -46,6 +47,7 @@ InferenceSession::~InferenceSession() = default;
 
 void InferenceSession::check_model() {
   const OnnxModel& model = host_.model->model();
+  check_declarations(model);
   check_names(model);
   check_operators(model);
   if (const auto feeds = declared_feeds(*this)) whole_.import_early(Segment::Call(*feeds));

@@ -56,6 +56,7 @@ Attrs sized_tokenizer(OnnxCall& c) {
 
 Attrs sized_string_concat(OnnxCall& c) {
   require_texts(c, 0);
+  require_texts(c, 1);
   return {};
 }
 

@@ -42,17 +42,6 @@ void numbers_to_texts(const SizedCall& call) {
   });
 }
 
-void store_float(void* to, DType dtype, double value) {
-  const auto single = static_cast<float>(value);
-  const uint16_t half = dtype == DType::Float16 ? float16_bits(single) : bfloat16_bits(single);
-  if (dtype == DType::Float64)
-    std::memcpy(to, &value, sizeof value);
-  else if (dtype == DType::Float32)
-    std::memcpy(to, &single, sizeof single);
-  else
-    std::memcpy(to, &half, sizeof half);
-}
-
 // What strtod and its kind make of a text. Throws Error if it does not begin with a number.
 template <class Read>
 auto number_of_text(const std::string& text, DType to, const Read& read) {
@@ -73,7 +62,7 @@ void texts_to_numbers(const SizedCall& call, DType to) {
     if (is_floating(to)) {
       const double value = number_of_text(
           text, to, [](const char* from, char** end) { return std::strtod(from, end); });
-      store_float(bytes + k * static_cast<int64_t>(size_of(to)), to, value);
+      store_real(bytes + k * static_cast<int64_t>(size_of(to)), to, value);
       continue;
     }
     const bool is_unsigned = to == DType::UInt8 || to == DType::UInt16 || to == DType::UInt32 ||

@@ -103,8 +103,10 @@ void run_unique(const SizedCall& call) {
           from +
               static_cast<size_t>(outer * s.count + kinds.firsts[static_cast<size_t>(i)]) * bytes,
           bytes);
-  auto* indices = call.result<int64_t>(DType::Int64, {kept});
-  std::copy(kinds.firsts.begin(), kinds.firsts.end(), indices);
+  if (call.attrs().integer("without_firsts", 0) == 0) {
+    auto* indices = call.result<int64_t>(DType::Int64, {kept});
+    std::copy(kinds.firsts.begin(), kinds.firsts.end(), indices);
+  }
   auto* inverse = call.result<int64_t>(DType::Int64, {s.count});
   std::copy(kinds.kind_of.begin(), kinds.kind_of.end(), inverse);
   auto* counts = call.result<int64_t>(DType::Int64, {kept});
@@ -114,10 +116,10 @@ void run_unique(const SizedCall& call) {
 
 std::vector<SizedResult> most_unique(const SizedCall& call) {
   const Slices s(call);
-  return {{call.operand(0).dtype, s.sizes(call, s.count)},
-          {DType::Int64, {s.count}},
-          {DType::Int64, {s.count}},
-          {DType::Int64, {s.count}}};
+  std::vector<SizedResult> most(4, {DType::Int64, {s.count}});
+  most[0] = {call.operand(0).dtype, s.sizes(call, s.count)};
+  if (call.attrs().integer("without_firsts", 0) != 0) most.pop_back();
+  return most;
 }
 
 const SizedRegistrar kOp({"Unique", run_unique, most_unique});
