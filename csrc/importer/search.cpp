@@ -7,7 +7,10 @@
 namespace ortmodule {
 namespace {
 
-bool is_number(const OnnxDim& dim) { return std::holds_alternative<int64_t>(dim); }
+bool is_number(const OnnxDim& dim) {
+  const auto* size = std::get_if<int64_t>(&dim);
+  return size && *size > 0 && *size < 1 << 20;
+}
 
 // Tokens, their positions and a mask, then the past of each layer [2, rows, heads, length, size];
 // returns scores and the past that includes the tokens.

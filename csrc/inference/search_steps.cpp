@@ -37,9 +37,8 @@ class SearchNode {
   std::vector<T> list(size_t i, DType dtype) const {
     const HostTensorView* view = optional(i);
     if (!view) return {};
-    ORTM_CHECK(view->dtype == dtype && view->strides.empty(), "[run] operand ", i, " of ", node_.op,
-               " '", node_.name, "' must be ", name_of(dtype), ", but found ",
-               name_of(view->dtype));
+    ORTM_CHECK(view->dtype == dtype, "[run] operand ", i, " of ", node_.op, " '", node_.name,
+               "' must be ", name_of(dtype), ", but found ", name_of(view->dtype));
     const T* data = static_cast<const T*>(view->data);
     return {data, data + element_count(view->sizes)};
   }
@@ -88,6 +87,8 @@ class SearchDecoder {
                                     tensor(mask, static_cast<int64_t>(mask.size()) / rows_)};
     std::move(past_.begin(), past_.end(), std::back_inserter(inputs));
     std::vector<PassedValue> outputs = run_body(run_, outcome_, values_, which, std::move(inputs));
+    for (const PassedValue& output : outputs)
+      ORTM_CHECK(output.kind == ValueForm::Kind::Tensor, "[run] a decoder must return tensors");
     past_.assign(std::make_move_iterator(outputs.begin() + 1),
                  std::make_move_iterator(outputs.end()));
     scores_ = std::move(outputs.at(0));
@@ -163,7 +164,7 @@ class SearchStep {
         searches_beams_(outcome.cut->node.op == "BeamSearch"),
         beams_(searches_beams_ ? node_.integer(3, 1) : 1) {
     const HostTensorView* ids = node_.optional(0);
-    ORTM_CHECK(ids && ids->sizes.size() == 2 && ids->sizes[1] > 0, "[run] tokens of ",
+    ORTM_CHECK(ids && ids->sizes.size() == 2 && element_count(ids->sizes) > 0, "[run] tokens of ",
                outcome.cut->node.op, " must be [batch, length]");
     texts_ = ids->sizes[0];
     length_ = ids->sizes[1];
@@ -467,7 +468,11 @@ bool is_search(const OnnxNode& node) {
 
 std::vector<PassedValue> run_search(SegmentedRun& run, const Segment::Outcome& outcome,
                                     const SegmentedRun::Values& values) {
-  return SearchStep(run, outcome, values).run();
+  SegmentedRun::Values dense = values;
+  for (const std::string& name : outcome.cut->node.inputs)
+    if (const auto value = dense.find(name); value != dense.end())
+      for (PassedTensor& tensor : value->second.tensors) tensor = run.row_major(tensor);
+  return SearchStep(run, outcome, dense).run();
 }
 
 }  // namespace ortmodule

@@ -235,6 +235,7 @@ PassedTensor SegmentedRun::own_copy(const PassedTensor& tensor) {
   PassedTensor copy = allocate(from.dtype, from.sizes);
   copy_elements(from.sizes, size_of(from.dtype), from.data, from.strides,
                 copy.owner->tensor.memory.data(), {});
+  copy.view.texts = from.texts;
   return copy;
 }
 

@@ -56,6 +56,7 @@ class SegmentedRun {
   /// A row-major tensor of the run.
   PassedTensor allocate(DType dtype, const Sizes& sizes);
   PassedTensor single(DType dtype, const Sizes& sizes, int64_t value);
+  PassedTensor row_major(PassedTensor tensor);
   /// Throws Error if the caller wants the run to end.
   void check_terminate(const OnnxNode& node) const;
 
@@ -64,7 +65,6 @@ class SegmentedRun {
   void run_step(const Segment::Outcome& outcome, Values& values);
   void run_sized(const ModelCut& cut, Values& values);
   PassedTensor own(HostTensor tensor);
-  PassedTensor row_major(PassedTensor tensor);
   PassedTensor own_copy(const PassedTensor& tensor);
   /// Throws Error if the limit does not leave so many bytes.
   void check_limit(int64_t bytes);

@@ -116,6 +116,7 @@ DeltaOperands delta_operands(OnnxCall& c) {
   const bool has_time = rank == (packed ? 3u : 4u);
   if (!has_time && !c.has(6)) c.refuse("initial_state must be given, as it tells the batch");
   s.batch = has_time ? q->dims[0] : c.dims(6).at(0);
+  if (s.batch.is_constant() && s.batch.value() == 0) c.refuse("the batch must not be empty");
   s.steps = has_time ? q->dims[1] : DimExpr::floor_div(q->dims[0], s.batch);
   if (packed) {
     if (!c.has(6) || c.rank(6) != 4) c.refuse("packed operands need an initial_state of rank 4");
@@ -135,7 +136,7 @@ DeltaOperands delta_operands(OnnxCall& c) {
     s.keys = c.sizes().fix(k[rank - 1]);
     s.values = c.sizes().fix(v[rank - 1]);
   }
-  if (s.key_heads <= 0 || s.heads % s.key_heads != 0)
+  if (s.key_heads <= 0 || s.heads <= 0 || s.heads % s.key_heads != 0)
     c.refuse("values must have a multiple of the heads of queries and keys");
   const auto split = [&](Value* x, int64_t heads, int64_t size) {
     return c.reshape(x, {s.batch, s.steps, heads, size});

@@ -36,6 +36,7 @@ OnnxCastMode mode_of(OnnxCall& c) {
 // Between texts and numbers a run casts, which has the table of texts.
 void cast_texts(OnnxCall& c, bool to_texts, DType to) {
   if (!c.has_texts(0) && !to_texts) return;
+  c.in(0);  // is there
   if (is_complex(to) || is_narrow_float(to) || is_narrow_integer(to))
     c.unsupported(str("strings cannot be cast to ", name_of(to)));
   DataNeeded needed("texts are made in a run");

@@ -72,7 +72,7 @@ Attrs sized_regex_full_match(OnnxCall& c) {
 }
 
 Attrs sized_murmur_hash3(OnnxCall& c) {
-  const DType dtype = c.dtype(0);
+  const DType dtype = c.in(0)->dtype;
   if (!c.has_texts(0) && dtype != DType::Int32 && dtype != DType::UInt32 && dtype != DType::Int64 &&
       dtype != DType::UInt64 && dtype != DType::Float32 && dtype != DType::Float64)
     c.refuse("its operand must be strings or numbers of 32 or 64 bits");

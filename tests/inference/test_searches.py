@@ -207,6 +207,9 @@ def test_a_search_can_be_ended_and_its_length_is_checked() -> None:
     options.terminate = True
     with pytest.raises(RuntimeError, match="terminate flag"):
         session.run(None, feeds, options)
+    with pytest.raises(RuntimeError, match=r"must be \[batch, length\]"):
+        open_sizes = search("GreedySearch", [np.zeros((0, 4), np.int32), LONG])
+        InferenceSession(open_sizes[0], ONE_THREAD).run(None, open_sizes[1])
     for length in (4, 10**6):
         with pytest.raises(RuntimeError, match="max_length must be above 4"):
             session.run(None, {**feeds, "x1": np.array([length], np.int32)})

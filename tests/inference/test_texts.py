@@ -169,6 +169,21 @@ def test_hashes(positive: int) -> None:
         compare(*single("MurmurHash3", [x], domain=MICROSOFT, **attributes))
 
 
+def test_texts_in_any_order_of_memory() -> None:
+    x = texts("1", "2", "3", "4", "5", "6").reshape(2, 3)
+    model, _ = single("Cast", [x.T], to=TensorProto.FLOAT)
+    compare(model, {"x0": x.T})
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"]),
+        helper.make_node("Cast", ["t"], ["y"], to=TensorProto.INT64),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.STRING, [2, 3])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.INT64, [3, 2])]
+    graph = helper.make_graph(nodes, "g", inputs, outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    compare(model.SerializeToString(), {"x": x})
+
+
 def test_texts_pass_from_segment_to_segment() -> None:
     """Outputs, inputs and constants that later segments read are texts there, too."""
     nodes = [
