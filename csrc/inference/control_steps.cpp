@@ -141,6 +141,7 @@ class ControlStep {
     Sizes sizes = like.sizes;
     sizes.insert(sizes.begin() + axis, count);
     PassedTensor whole = run_.allocate(like.dtype, sizes);
+    whole.view.texts = like.texts;
     Sizes strides = contiguous_strides(sizes);
     const int64_t step = strides[static_cast<size_t>(axis)];
     strides.erase(strides.begin() + axis);

@@ -1,6 +1,7 @@
 // ExpertMatMul: y[t, j] = x[t] W[ids[t, j]]^T, the products of a mixture of experts, each row with
 // the weights of the experts that it was sent to; x has a row for each token, or [tokens, each, K].
 // W [experts, N, K] is float32, or has 2, 4 or 8 bits in blocks along K as those of MatMulNBits.
+#include "base/error.h"
 #include "ir/text.h"
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -51,13 +52,21 @@ double expert_flops(const Attrs& attrs, const std::vector<Sizes>&, const std::ve
   return 2.0 * static_cast<double>(attrs.integer("K")) * static_cast<double>(element_count(out[0]));
 }
 
+// The layer around it has a form in onnxruntime's operators, a product by itself has none.
+void export_expert_matmul(const OnnxRuleContext&) {
+  throw Error(
+      "[save_onnx] nodes must have a form in ONNX's operators, but the products of a mixture of "
+      "experts have none");
+}
+
 REGISTER_OP(ExpertMatMul, {.domain = "com.microsoft",
                            .inputs = {"x", "ids", "w", "scales?", "zeros?"},
                            .outputs = {"y"},
                            .attrs = {{"bits", 32}, {"block_size", 32}, {"rounds_x", 0}},
                            .kind = OpKind::MatMul,
                            .infer = infer_expert_matmul,
-                           .flops = expert_flops});
+                           .flops = expert_flops,
+                           .onnx = {export_expert_matmul}});
 
 }  // namespace
 }  // namespace ortmodule

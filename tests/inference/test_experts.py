@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from ortmodule_py import InferenceSession
+from ortmodule_py import InferenceSession, SessionOptions
 from ortmodule_py.inference import Fail
 
 from .models import model_bytes
@@ -133,3 +134,12 @@ def test_more_experts_than_there_are_is_refused() -> None:
     feeds = {"x": random_array(2, SIZE), "scores": random_array(2, EXPERTS)}
     with pytest.raises(Fail, match="k must be from 1 to 4, but found 5"):
         InferenceSession(model).run(None, feeds)
+
+
+def test_experts_are_in_no_optimized_file(tmp_path: Path) -> None:
+    """Their products have no form in ONNX's operators; the session runs all the same."""
+    options = SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    feeds = {"x": random_array(2, SIZE), "scores": random_array(2, EXPERTS)}
+    InferenceSession(quantized_model(4, 32, False, False), options).run(None, feeds)
+    assert not (tmp_path / "optimized.onnx").exists()

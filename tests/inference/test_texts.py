@@ -221,6 +221,31 @@ def test_texts_pass_from_segment_to_segment() -> None:
             np.testing.assert_array_equal(mine, other)
 
 
+@pytest.mark.parametrize("body_op", ["StringNormalizer", "Identity"])
+@pytest.mark.parametrize("count", [1, 4])
+def test_texts_in_a_scan(count: int, body_op: str) -> None:
+    """A converter of scikit-learn normalizes text by text, so that empty ones are kept."""
+    strings = TensorProto.STRING
+    body = helper.make_graph(
+        [helper.make_node(body_op, ["one"], ["made"])],
+        "body",
+        [helper.make_tensor_value_info("one", strings, [1])],
+        [helper.make_tensor_value_info("made", strings, [1])],
+    )
+    nodes = [
+        helper.make_node("Scan", ["x"], ["all"], body=body, num_scan_inputs=1),
+        helper.make_node("StringConcat", ["all", "x"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", strings, ["n", 1])],
+        [helper.make_tensor_value_info("y", strings, ["n", 1])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    compare(model.SerializeToString(), {"x": texts(*LINES[:count]).reshape(count, 1)})
+
+
 DOCUMENTS = [
     "This is the first document.",
     "This document is the second document.",
