@@ -18,7 +18,7 @@ Attrs sized_contrib_unique(OnnxCall& c) {
   return {{"sorted", 0}, {"without_firsts", 1}};
 }
 
-REGISTER_ONNX({{"Unique", 11, nullptr, nullptr, "", sized_unique},
+REGISTER_ONNX({{"Unique", 11, nullptr, nullptr, "", sized_unique, reads_texts()},
                {"Unique", 1, nullptr, nullptr, "com.microsoft", sized_contrib_unique}});
 
 }  // namespace

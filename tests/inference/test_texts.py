@@ -221,6 +221,12 @@ def test_texts_pass_from_segment_to_segment() -> None:
             np.testing.assert_array_equal(mine, other)
 
 
+@pytest.mark.parametrize("attributes", [{}, {"sorted": 0}, {"axis": 1}, {"axis": 0, "sorted": 0}])
+def test_different_texts(attributes: dict[str, Any]) -> None:
+    x = texts("b", "a", "b", "é", "", "a", "b", "a", "b").reshape(3, 3)
+    compare(*single("Unique", [x], 4, **attributes))
+
+
 @pytest.mark.parametrize("body_op", ["StringNormalizer", "Identity"])
 @pytest.mark.parametrize("count", [1, 4])
 def test_texts_in_a_scan(count: int, body_op: str) -> None:

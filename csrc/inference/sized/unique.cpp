@@ -4,7 +4,9 @@
 // Method: a stable sort of the slices' numbers, in which equal ones stand side by side.
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <numeric>
+#include <string_view>
 #include <vector>
 
 #include "inference/sized/element_reader.h"
@@ -85,16 +87,36 @@ Kinds find_kinds(const Slices& s, const Read& read, bool sorted) {
   return kinds;
 }
 
+// For each element, a number that compares as its text does.
+std::vector<int64_t> places_of_texts(const SizedCall& call) {
+  const auto* numbers = call.data<int64_t>(0);
+  const int64_t count = element_count(call.operand(0).sizes);
+  std::map<std::string_view, int64_t> places;
+  for (int64_t i = 0; i < count; ++i) places.emplace(call.texts().text(numbers[i]), 0);
+  int64_t next = 0;
+  for (auto& [text, place] : places) place = next++;
+  std::vector<int64_t> result;
+  for (int64_t i = 0; i < count; ++i) result.push_back(places.at(call.texts().text(numbers[i])));
+  return result;
+}
+
 void run_unique(const SizedCall& call) {
   const HostTensorView& x = call.operand(0);
   const Slices s(call);
   Kinds kinds;
-  with_reader(x, [&](const auto& read) {
-    kinds = find_kinds(s, read, call.attrs().integer("sorted", 1) != 0);
-  });
+  const bool sorted = call.attrs().integer("sorted", 1) != 0;
+  if (x.texts) {
+    const std::vector<int64_t> places = places_of_texts(call);
+    const auto read = [&](int64_t i) { return places[static_cast<size_t>(i)]; };
+    kinds = find_kinds(s, read, sorted);
+  } else {
+    with_reader(x, [&](const auto& read) { kinds = find_kinds(s, read, sorted); });
+  }
   const auto kept = static_cast<int64_t>(kinds.firsts.size());
   const auto bytes = static_cast<size_t>(s.inner) * size_of(x.dtype);
-  auto* y = call.result<char>(x.dtype, s.sizes(call, kept));
+  const Sizes sizes = s.sizes(call, kept);
+  auto* y = x.texts ? reinterpret_cast<char*>(call.texts_result(sizes))
+                    : call.result<char>(x.dtype, sizes);
   const auto* from = call.data<char>(0);
   for (int64_t outer = 0; outer < s.outer && bytes > 0; ++outer)
     for (int64_t i = 0; i < kept; ++i)
