@@ -8,34 +8,42 @@
 namespace ortmodule {
 namespace {
 
-/// Places of the elements along an axis of a crop in the image.
-struct CropAxis {
-  float begin = 0, end = 0;
-  int64_t size = 0, cropped = 0;
-
-  float place(int64_t i) const {
-    const auto last = static_cast<float>(size - 1);
-    if (cropped == 1) return 0.5f * (begin + end) * last;
-    const float step = (end - begin) * last / static_cast<float>(cropped - 1);
-    return begin * last + static_cast<float>(i) * step;
-  }
-  bool has(float at) const { return at >= 0 && at <= static_cast<float>(size - 1); }
+/// Between which elements of an axis of the image one of the crop lies, and how far from the first.
+struct CropPlace {
+  int64_t before = 0, behind = 0;
+  float share = 0;
+  bool inside = false;
 };
 
-float sampled(const float* image, const CropAxis& rows, const CropAxis& columns, float y, float x,
-              bool nearest) {
-  const int64_t width = columns.size;
-  if (nearest)
-    return image[static_cast<int64_t>(std::round(y)) * width + static_cast<int64_t>(std::round(x))];
-  const auto top = static_cast<int64_t>(std::floor(y)), left = static_cast<int64_t>(std::floor(x));
-  const int64_t bottom = std::min(top + 1, rows.size - 1), right = std::min(left + 1, width - 1);
-  const float down = y - static_cast<float>(top), along = x - static_cast<float>(left);
-  const auto mixed = [&](int64_t row) {
-    const float a = image[row * width + left], b = image[row * width + right];
-    return a + (b - a) * along;
-  };
-  const float above = mixed(top);
-  return above + (mixed(bottom) - above) * down;
+std::vector<CropPlace> crop_places(float begin, float end, int64_t size, int64_t cropped,
+                                   bool nearest) {
+  const auto last = static_cast<float>(size - 1);
+  const float step = cropped > 1 ? (end - begin) * last / static_cast<float>(cropped - 1) : 0;
+  std::vector<CropPlace> places;
+  for (int64_t i = 0; i < cropped; ++i) {
+    const float at =
+        cropped > 1 ? begin * last + static_cast<float>(i) * step : 0.5f * (begin + end) * last;
+    CropPlace& place = places.emplace_back();
+    place.inside = at >= 0 && at <= last;
+    if (!place.inside) continue;
+    place.before = static_cast<int64_t>(nearest ? std::round(at) : std::floor(at));
+    place.behind = nearest ? place.before : std::min(place.before + 1, size - 1);
+    place.share = nearest ? 0 : at - static_cast<float>(place.before);
+  }
+  return places;
+}
+
+// A row of a crop.
+void sample_row(const float* image, int64_t width, const CropPlace& row,
+                const std::vector<CropPlace>& columns, float outside, float* to) {
+  const float *above = image + row.before * width, *below = image + row.behind * width;
+  for (const CropPlace& column : columns) {
+    const auto mixed = [&](const float* line) {
+      return line[column.before] + (line[column.behind] - line[column.before]) * column.share;
+    };
+    const float top = row.inside && column.inside ? mixed(above) : outside;
+    *to++ = row.inside && column.inside ? top + (mixed(below) - top) * row.share : outside;
+  }
 }
 
 Sizes crop_sizes(const SizedCall& call) {
@@ -59,16 +67,14 @@ void run_crop_and_resize(const SizedCall& call) {
     const int32_t number = call.data<int32_t>(2)[box];
     ORTM_CHECK(number >= 0 && number < image[0], "[run] an image must be within ", image[0],
                ", but found ", number);
-    const CropAxis rows{place[0], place[2], image[2], sizes[2]},
-        columns{place[1], place[3], image[3], sizes[3]};
+    const auto rows = crop_places(place[0], place[2], image[2], sizes[2], nearest),
+               columns = crop_places(place[1], place[3], image[3], sizes[3], nearest);
     for (int64_t channel = 0; channel < sizes[1]; ++channel) {
       const float* from = call.data<float>(0) + (number * image[1] + channel) * image[2] * image[3];
-      for (int64_t i = 0; i < sizes[2]; ++i)
-        for (int64_t j = 0; j < sizes[3]; ++j) {
-          const float y = rows.place(i), x = columns.place(j);
-          *to++ =
-              rows.has(y) && columns.has(x) ? sampled(from, rows, columns, y, x, nearest) : outside;
-        }
+      for (const CropPlace& row : rows) {
+        sample_row(from, image[3], row, columns, outside, to);
+        to += sizes[3];
+      }
     }
   }
 }

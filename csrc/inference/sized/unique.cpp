@@ -1,12 +1,13 @@
 // Unique: the different slices of x along `axis` (without an axis: elements), with the index of
 // the first of each, the place of each slice among them, and how often each occurs. Sorted, or in
 // the order of their first occurrence. NaN are equal to each other and come last.
-// Method: a stable sort of the slices' numbers, in which equal ones stand side by side.
+// Method: a stable sort of the slices' numbers, in which equal ones stand side by side; elements
+// are looked up in a table.
 #include <algorithm>
+#include <bit>
 #include <cstring>
-#include <map>
 #include <numeric>
-#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "inference/sized/element_reader.h"
@@ -62,7 +63,7 @@ struct Kinds {
 };
 
 template <class Read>
-Kinds find_kinds(const Slices& s, const Read& read, bool sorted) {
+Kinds find_kinds_of_slices(const Slices& s, const Read& read, bool sorted) {
   std::vector<int64_t> order(static_cast<size_t>(s.count));
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
@@ -87,17 +88,65 @@ Kinds find_kinds(const Slices& s, const Read& read, bool sorted) {
   return kinds;
 }
 
+template <class T>
+uint64_t key_of(T value) {
+  if constexpr (std::is_floating_point_v<T>) {
+    if (value != value) return ~uint64_t{0};  // not the bits of a number
+    return std::bit_cast<uint64_t>(static_cast<double>(value == 0 ? T(0) : value));
+  } else {
+    return static_cast<uint64_t>(value);
+  }
+}
+
+// The same of single elements, which are looked up instead of compared.
+template <class Read>
+Kinds find_kinds_of_elements(int64_t count, const Read& read, bool sorted) {
+  Kinds kinds;
+  std::unordered_map<uint64_t, int64_t> known;
+  kinds.kind_of.reserve(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    const auto [at, added] =
+        known.emplace(key_of(read(i)), static_cast<int64_t>(kinds.firsts.size()));
+    if (added) kinds.firsts.push_back(i);
+    kinds.kind_of.push_back(at->second);
+  }
+  if (!sorted) return kinds;
+  std::vector<int64_t> order(kinds.firsts.size()), place(order.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto first = [&](int64_t kind) { return kinds.firsts[static_cast<size_t>(kind)]; };
+  std::sort(order.begin(), order.end(),
+            [&](int64_t a, int64_t b) { return compare(read(first(a)), read(first(b))) < 0; });
+  std::vector<int64_t> firsts;
+  for (const int64_t kind : order) {
+    place[static_cast<size_t>(kind)] = static_cast<int64_t>(firsts.size());
+    firsts.push_back(first(kind));
+  }
+  kinds.firsts = std::move(firsts);
+  for (int64_t& kind : kinds.kind_of) kind = place[static_cast<size_t>(kind)];
+  return kinds;
+}
+
 // For each element, a number that compares as its text does.
 std::vector<int64_t> places_of_texts(const SizedCall& call) {
   const auto* numbers = call.data<int64_t>(0);
   const int64_t count = element_count(call.operand(0).sizes);
-  std::map<std::string_view, int64_t> places;
-  for (int64_t i = 0; i < count; ++i) places.emplace(call.texts().text(numbers[i]), 0);
-  int64_t next = 0;
-  for (auto& [text, place] : places) place = next++;
+  std::vector<int64_t> different(numbers, numbers + count);
+  std::sort(different.begin(), different.end());
+  different.erase(std::unique(different.begin(), different.end()), different.end());
+  std::sort(different.begin(), different.end(),
+            [&](int64_t a, int64_t b) { return call.texts().text(a) < call.texts().text(b); });
+  std::unordered_map<int64_t, int64_t> places;
+  for (size_t i = 0; i < different.size(); ++i)
+    places.emplace(different[i], static_cast<int64_t>(i));
   std::vector<int64_t> result;
-  for (int64_t i = 0; i < count; ++i) result.push_back(places.at(call.texts().text(numbers[i])));
+  for (int64_t i = 0; i < count; ++i) result.push_back(places.at(numbers[i]));
   return result;
+}
+
+template <class Read>
+Kinds find_kinds(const Slices& s, const Read& read, bool sorted) {
+  return s.flat ? find_kinds_of_elements(s.count, read, sorted)
+                : find_kinds_of_slices(s, read, sorted);
 }
 
 void run_unique(const SizedCall& call) {
