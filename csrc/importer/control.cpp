@@ -135,7 +135,13 @@ ImportedRef stacked(const ControlCall& c, const std::vector<ImportedRef>& values
   Value* joined = parts.size() == 1 ? parts.at(0)
                                     : emit(c.importer.graph(), "Concat", parts,
                                            {{"axis", axis < 0 ? axis + rank : axis}});
-  return Importer::of_tensor(joined);
+  ImportedRef result = Importer::of_tensor(joined);
+  result->meaning = values[0]->meaning;
+  for (const ImportedRef& value : values)
+    if (value->meaning == OnnxMeaning::Maps || value->meaning != result->meaning)
+      c.refuse(
+          str("output '", output.name, "' of its body must be numbers, or strings, each time"));
+  return result;
 }
 
 std::vector<ImportedRef> import_if(const ControlCall& c) {
@@ -243,14 +249,27 @@ std::vector<ImportedRef> import_loop(const ControlCall& c) {
   return results;
 }
 
+struct ScannedOperand {
+  Value* tensor = nullptr;
+  OnnxMeaning meaning = OnnxMeaning::Numbers;
+};
+
+ScannedOperand scanned_operand(const ControlCall& c, Imported& value) {
+  if (value.meaning == OnnxMeaning::Maps) c.refuse("its operands must be tensors");
+  return {c.importer.tensor_of(value), value.meaning};
+}
+
 // Element `i` of a tensor along `axis`, without that axis.
-ImportedRef element(const ControlCall& c, Value* tensor, int64_t axis, int64_t i) {
+ImportedRef element(const ControlCall& c, const ScannedOperand& operand, int64_t axis, int64_t i) {
+  Value* tensor = operand.tensor;
   Graph& graph = c.importer.graph();
   Value* part = emit(graph, "Slice", {tensor},
                      {{"axis", axis}, {"start", DimExpr(i)}, {"end", DimExpr(i + 1)}});
   Dims dims = part->dims;
   dims.erase(dims.begin() + axis);
-  return Importer::of_tensor(emit(graph, "Reshape", {part}, {{"shape", dims}}));
+  ImportedRef result = Importer::of_tensor(emit(graph, "Reshape", {part}, {{"shape", dims}}));
+  result->meaning = operand.meaning;
+  return result;
 }
 
 int64_t list_at(const std::vector<int64_t>& list, size_t i) {
@@ -264,7 +283,7 @@ int64_t from_front(int64_t axis, size_t rank) {
 // A Scan: its operands, and the axes and directions of them.
 struct ScanCall {
   std::vector<ImportedRef> state;
-  std::vector<Value*> scanned;
+  std::vector<ScannedOperand> scanned;
   std::vector<int64_t> axes, backward, out_axes, out_backward;
 };
 
@@ -274,13 +293,13 @@ std::vector<ImportedRef> scan(const ControlCall& c, const ScanCall& s) {
   if (body.outputs.size() < carried) c.refuse("its body must return the state");
   std::vector<int64_t> along;
   for (size_t k = 0; k < s.scanned.size(); ++k) {
-    const size_t rank = s.scanned[k]->rank();
+    const size_t rank = s.scanned[k].tensor->rank();
     along.push_back(from_front(list_at(s.axes, k), rank));
     if (along[k] < 0 || along[k] >= static_cast<int64_t>(rank))
       c.refuse(str("axis ", list_at(s.axes, k), " must be within rank ", rank));
   }
   const int64_t count =
-      c.importer.sizes().fix(s.scanned.at(0)->dims.at(static_cast<size_t>(along.at(0))));
+      c.importer.sizes().fix(s.scanned.at(0).tensor->dims.at(static_cast<size_t>(along.at(0))));
   if (is_long(count, body)) c.run_subgraph("its steps are too many for one graph");
   std::vector<ImportedRef> state = s.state;
   std::vector<std::vector<ImportedRef>> collected(body.outputs.size() - carried);
@@ -315,12 +334,13 @@ std::vector<ImportedRef> scan_batch(const ControlCall& c) {
   if (c.has(0)) c.unsupported("sequence_lens of a Scan of operator set 8 are not supported");
   const size_t operands = c.operands.empty() ? 0 : c.operands.size() - 1;
   const size_t carried = operands - scanned_count(c, operands);
-  std::vector<Value*> tensors;
+  std::vector<ScannedOperand> tensors;
   for (size_t k = 0; k < operands; ++k) {
-    tensors.push_back(c.importer.tensor_of(c.operand(k + 1)));
-    if (tensors[k]->rank() < (k < carried ? 1 : 2)) c.refuse("its operands must have a batch");
+    tensors.push_back(scanned_operand(c, c.operand(k + 1)));
+    if (tensors[k].tensor->rank() < (k < carried ? 1 : 2))
+      c.refuse("its operands must have a batch");
   }
-  const int64_t batch = c.importer.sizes().fix(tensors.at(0)->dims.at(0));
+  const int64_t batch = c.importer.sizes().fix(tensors.at(0).tensor->dims.at(0));
   std::vector<std::vector<ImportedRef>> results;
   for (int64_t b = 0; b < batch; ++b) {
     ScanCall s;
@@ -329,7 +349,7 @@ std::vector<ImportedRef> scan_batch(const ControlCall& c) {
       if (k < carried)
         s.state.push_back(std::move(part));
       else
-        s.scanned.push_back(c.importer.tensor_of(*part));
+        s.scanned.push_back(scanned_operand(c, *part));
     }
     s.backward = c.integers("directions");
     std::vector<ImportedRef> of_element = scan(c, s);
@@ -350,7 +370,7 @@ std::vector<ImportedRef> import_scan(const ControlCall& c) {
     if (k < carried)
       s.state.push_back(c.operands[k]);
     else
-      s.scanned.push_back(c.importer.tensor_of(c.operand(k)));
+      s.scanned.push_back(scanned_operand(c, c.operand(k)));
   }
   s.axes = c.integers("scan_input_axes");
   s.backward = c.integers("scan_input_directions");

@@ -28,6 +28,16 @@ std::shared_ptr<const OnnxGraph> graph_attr(const OnnxNode& node, std::string_vi
   throw Refused(str("attribute '", name, "' must be a graph"));
 }
 
+// The attributes that are run for a node, in the order of ModelCut::bodies.
+std::vector<const char*> body_names(const OnnxNode& node) {
+  if (node.op == "If") return {"then_branch", "else_branch"};
+  if (node.domain.empty()) return {"body"};
+  std::vector<const char*> names{"decoder"};
+  for (const auto& [name, value] : node.attrs)
+    if (name == "init_decoder") names.push_back("init_decoder");
+  return names;
+}
+
 std::vector<std::string> names_of(const std::vector<OnnxValue>& values) {
   std::vector<std::string> names;
   for (const OnnxValue& value : values) names.push_back(value.name);
@@ -152,9 +162,7 @@ void Importer::add_bodies(const ImportScope& scope, const ModelPart& part, Model
     cut.bodies.back().cuts = part.cuts + 1;
     return;
   }
-  const bool branches = cut.node.op == "If";
-  for (const char* name : {branches ? "then_branch" : "body", "else_branch"}) {
-    if (!branches && !cut.bodies.empty()) break;
+  for (const char* name : body_names(cut.node)) {
     ModelPart body;
     body.graph = graph_attr(cut.node, name);
     body.opsets = part.opsets;
@@ -194,16 +202,20 @@ void Importer::carry(const std::string& name, const ImportScope& scope, bool mus
   if (!value || value->failed || (value->constant && !must)) return;
   for (const CarriedValue& carried : cut.values)
     if (carried.name == name) return;
-  if (value->meaning != OnnxMeaning::Numbers)
-    return fail(cut.node, "strings and maps cannot be read behind sizes that data decides");
+  if (value->meaning == OnnxMeaning::Maps)
+    return fail(cut.node, "maps cannot be read behind sizes that data decides");
   CarriedValue carried;
   carried.name = name;
+  carried.texts = value->meaning == OnnxMeaning::Texts;
   if (value->is_absent) {
     carried.kind = ValueForm::Kind::Absent;
   } else if (value->sequence) {
     carried.kind = ValueForm::Kind::Sequence;
-    for (const ImportedRef& element : *value->sequence)
+    for (const ImportedRef& element : *value->sequence) {
+      if (element->meaning != OnnxMeaning::Numbers)
+        return fail(cut.node, "sequences of strings cannot be read behind sizes that data decides");
       carried.tensors.push_back(carry_tensor(*element));
+    }
   } else {
     carried.tensors.push_back(carry_tensor(*value));
   }

@@ -86,6 +86,9 @@ std::vector<ImportedRef> Importer::call_function(const OnnxFunction& function, c
   if (imported_nodes_ + expanded_nodes(function, scope.depth) > kMostNodes)
     throw Unsupported(str("a model must have at most ", kMostNodes,
                           " nodes after its functions are expanded, but its call makes it more"));
+  if (operands.size() > function.inputs.size())
+    throw Refused(str("it must have at most ", function.inputs.size(), " operands, but found ",
+                      operands.size()));
   const OnnxAttrs attrs = attrs_of_call(function, node);
   ImportScope inner;
   inner.opsets = &function.opsets;

@@ -91,6 +91,7 @@ struct CarriedValue {
   std::string name;
   ValueForm::Kind kind = ValueForm::Kind::Tensor;
   std::vector<Tensor> tensors;
+  bool texts = false;  // a tensor of texts, as their numbers
 };
 
 /// Where an import ends: the values before a node must be computed for the rest to be planned.
@@ -104,7 +105,8 @@ struct ModelCut {
   OnnxNode node;                     // with the attributes of a function's call
   Attrs attrs;                       // of the SizedOp
   std::vector<CarriedValue> values;  // for the node and the rest, outputs among them
-  /// What is run for the node: branches of an If (then, else), a loop's body, a function.
+  /// What is run for the node: branches of an If (then, else), a loop's body, a function, the
+  /// decoder of a search (and that of its first step).
   std::vector<ModelPart> bodies;
   ModelPart rest;
 };

@@ -49,7 +49,7 @@ bool check_meanings(const OnnxCall& call, const OnnxRow& row,
       call.unsupported(str("operand ", i, " must be numbers, but is a tensor of strings"));
     ++found;
   }
-  if (found > 0 && found < possible && row.texts.operands != 1)
+  if (found > 0 && found < possible && !row.texts.mixed)
     call.refuse("all of its operands must be strings, but some are numbers");
   return found > 0;
 }

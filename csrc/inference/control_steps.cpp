@@ -28,6 +28,7 @@ class ControlStep {
   using Outputs = std::vector<PassedValue>;
 
   Outputs compute() {
+    if (is_search(node_)) return run_search(run_, outcome_, values_);
     if (!node_.domain.empty()) return call();
     if (node_.op == "If") return branch();
     if (node_.op == "Loop") return loop();
@@ -67,20 +68,8 @@ class ControlStep {
   }
 
   // --- bodies
-  // Runs a body on its first inputs and on what it captures.
   Outputs run_body(size_t which, std::vector<PassedValue> inputs) {
-    Segment& body = *outcome_.bodies.at(which);
-    const ModelPart& part = *body.part();
-    ORTM_CHECK(inputs.size() <= part.inputs.size(), "[run] the body of ", node_.op, " '",
-               node_.name, "' must have ", inputs.size(), " inputs, but found ",
-               part.inputs.size());
-    for (size_t i = inputs.size(); i < part.inputs.size(); ++i) {
-      const auto captured = values_.find(part.inputs[i]);
-      ORTM_CHECK(captured != values_.end(), "[run] the body of ", node_.op, " '", node_.name,
-                 "' must be given its input '", part.inputs[i], "'");
-      inputs.push_back(captured->second);
-    }
-    return run_.run(body, std::move(inputs), part.outputs);
+    return ::ortmodule::run_body(run_, outcome_, values_, which, std::move(inputs));
   }
   const OnnxGraph& body_graph() const { return *outcome_.bodies.at(0)->part()->graph; }
 
@@ -152,6 +141,7 @@ class ControlStep {
     Sizes sizes = like.sizes;
     sizes.insert(sizes.begin() + axis, count);
     PassedTensor whole = run_.allocate(like.dtype, sizes);
+    whole.view.texts = like.texts;
     Sizes strides = contiguous_strides(sizes);
     const int64_t step = strides[static_cast<size_t>(axis)];
     strides.erase(strides.begin() + axis);
@@ -325,6 +315,23 @@ class ControlStep {
 };
 
 }  // namespace
+
+std::vector<PassedValue> run_body(SegmentedRun& run, const Segment::Outcome& outcome,
+                                  const SegmentedRun::Values& values, size_t which,
+                                  std::vector<PassedValue> inputs) {
+  const OnnxNode& node = outcome.cut->node;
+  Segment& body = *outcome.bodies.at(which);
+  const ModelPart& part = *body.part();
+  ORTM_CHECK(inputs.size() <= part.inputs.size(), "[run] the body of ", node.op, " '", node.name,
+             "' must have ", inputs.size(), " inputs, but found ", part.inputs.size());
+  for (size_t i = inputs.size(); i < part.inputs.size(); ++i) {
+    const auto captured = values.find(part.inputs[i]);
+    ORTM_CHECK(captured != values.end(), "[run] the body of ", node.op, " '", node.name,
+               "' must be given its input '", part.inputs[i], "'");
+    inputs.push_back(captured->second);
+  }
+  return run.run(body, std::move(inputs), part.outputs);
+}
 
 void run_control(SegmentedRun& run, const Segment::Outcome& outcome, SegmentedRun::Values& values) {
   ControlStep(run, outcome, values).run();

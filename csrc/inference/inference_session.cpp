@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "importer/check_declarations.h"
 #include "importer/check_names.h"
 #include "inference/bound_run.h"
 #include "inference/check_feeds.h"
@@ -46,6 +47,7 @@ InferenceSession::~InferenceSession() = default;
 
 void InferenceSession::check_model() {
   const OnnxModel& model = host_.model->model();
+  check_declarations(model);
   check_names(model);
   check_operators(model);
   if (const auto feeds = declared_feeds(*this)) whole_.import_early(Segment::Call(*feeds));
@@ -54,12 +56,12 @@ void InferenceSession::check_model() {
 
 std::vector<HostResult> InferenceSession::run(const std::vector<HostFeed>& feeds,
                                               const HostTargets& targets,
-                                              const std::atomic<bool>* terminate) {
+                                              const std::atomic<bool>* terminate, RunTexts* texts) {
   const std::shared_ptr<Profile> profile = profile_.load();
   const auto begin = profile ? Profile::Clock::now() : Profile::Clock::time_point();
   const Segment::Bound bound = whole_.bind(feeds);
   const RunWatch watch{terminate, profile.get()};
-  if (bound.outcome->cut) return run_in_segments(bound, feeds, targets, watch);
+  if (bound.outcome->cut) return run_in_segments(bound, feeds, targets, watch, texts);
   const HostTargets places = plan_targets(*bound.entry->program.plan, bound.outcome->outputs,
                                           outputs(), host_.options.device.number, targets);
   if (profile) profile->add_stage("plan", begin, Profile::Clock::now());

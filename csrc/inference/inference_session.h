@@ -16,6 +16,7 @@
 #include "inference/inference_options.h"
 #include "inference/loaded_model.h"
 #include "inference/named_sizes.h"
+#include "inference/run_texts.h"
 #include "inference/segment.h"
 
 namespace ortmodule {
@@ -59,9 +60,11 @@ class InferenceSession {
   /// initializer; the results by output. `targets`: none, or one for each output; an output with a
   /// target is written there, and its result has no memory. A target that does not fit is an error
   /// before anything is written; it may overlap feeds. Once `terminate` is true, the run ends with
-  /// an Error before its next step. Throws Error.
+  /// an Error before its next step. `texts`: those that the feeds have, to which the run may add;
+  /// null where neither feeds nor outputs are texts. Throws Error.
   std::vector<HostResult> run(const std::vector<HostFeed>& feeds, const HostTargets& targets = {},
-                              const std::atomic<bool>* terminate = nullptr);
+                              const std::atomic<bool>* terminate = nullptr,
+                              RunTexts* texts = nullptr);
   /// What such a run takes. Feeds need data only where sizes depend on their content. Where data
   /// decides sizes, the peak is the most that a run takes, or, if control flow or a shape depends
   /// on data, that of the part before; `exact` is false then.
@@ -107,7 +110,8 @@ class InferenceSession {
   void check_model();
   std::vector<HostResult> run_in_segments(const Segment::Bound& bound,
                                           const std::vector<HostFeed>& feeds,
-                                          const HostTargets& targets, const RunWatch& watch);
+                                          const HostTargets& targets, const RunWatch& watch,
+                                          RunTexts* texts);
   InferenceMemory memory_of(const Segment::Bound& bound) const;
   InferenceMemory memory_of(const Plan& plan) const;
   /// Waits until the run fits in the limit. Throws Error if it never will, or is terminated.

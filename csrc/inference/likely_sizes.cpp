@@ -168,7 +168,7 @@ std::optional<std::string> why_not_on_device(InferenceSession& session) {
     try {
       session.plan(feeds);
     } catch (const Error& error) {
-      if (!comes_from(error.what(), "[plan]")) throw;
+      if (!comes_from(error.what(), "[plan]") && !comes_from(error.what(), "[kernel]")) throw;
       lacks = error.what();
     }
     return true;

@@ -44,7 +44,7 @@ bool add_most(const ModelCut& cut, std::map<std::string, HostFeed>& values, int6
     views.push_back(has ? value->second.tensors[0] : HostTensorView());
   }
   const std::vector<SizedResult> results =
-      op->most({cut.attrs, views, [](DType, const Sizes&) -> void* { return nullptr; }});
+      op->most({cut.attrs, views, [](DType, const Sizes&, bool) -> void* { return nullptr; }});
   for (size_t i = 0; i < results.size(); ++i) {
     const HostTensorView most{results[i].dtype, results[i].sizes, nullptr};
     bytes += bytes_of(most);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -63,8 +64,10 @@ SegmentedRun::Values carried_values(const ModelCut& cut, const std::vector<Passe
   for (const CarriedValue& carried : cut.values) {
     PassedValue& value = values[carried.name];
     value.kind = carried.kind;
-    for (const CarriedValue::Tensor& tensor : carried.tensors)
+    for (const CarriedValue::Tensor& tensor : carried.tensors) {
       value.tensors.push_back((tensor.is_input ? inputs : outputs).at(tensor.index));
+      value.tensors.back().view.texts = carried.texts;
+    }
   }
   return values;
 }
@@ -72,8 +75,12 @@ SegmentedRun::Values carried_values(const ModelCut& cut, const std::vector<Passe
 }  // namespace
 
 SegmentedRun::SegmentedRun(SegmentHost& host, int64_t limit_bytes, RunWatch watch,
-                           std::function<uint64_t()> next_seed)
-    : host_(host), limit_bytes_(limit_bytes), watch_(watch), next_seed_(std::move(next_seed)) {}
+                           std::function<uint64_t()> next_seed, RunTexts& texts)
+    : host_(host),
+      limit_bytes_(limit_bytes),
+      watch_(watch),
+      next_seed_(std::move(next_seed)),
+      texts_(texts) {}
 
 std::vector<PassedValue> SegmentedRun::pass(const std::vector<HostFeed>& feeds) {
   std::vector<PassedValue> values;
@@ -99,13 +106,13 @@ std::vector<PassedValue> SegmentedRun::run(Segment& segment, std::vector<PassedV
     execute(bound, results);
     const Segment::Outcome& outcome = *bound.outcome;
     if (!outcome.cut) {
-      for (const OutputMeaning& output : outcome.meanings)
-        ORTM_CHECK(output.meaning == OnnxMeaning::Numbers,
-                   "[import] outputs must be numbers behind sizes that data decides, but found ",
-                   "strings or maps");
       const std::vector<std::string>& names = at->part() ? at->part()->outputs : outputs;
-      for (size_t i = 0; i < names.size(); ++i)
-        found[names[i]] = value_of(outcome.outputs.at(i), results);
+      for (size_t i = 0; i < names.size(); ++i) {
+        PassedValue& value = found[names[i]] = value_of(outcome.outputs.at(i), results);
+        value.meaning = outcome.meanings.at(i);
+        for (PassedTensor& tensor : value.tensors)
+          tensor.view.texts = value.meaning.meaning == OnnxMeaning::Texts;
+      }
       break;
     }
     Values values = carried_values(*outcome.cut, feeds, results);
@@ -162,10 +169,12 @@ void SegmentedRun::run_sized(const ModelCut& cut, Values& values) {
   }
   std::vector<PassedTensor> results;
   try {
-    op->run({cut.attrs, views, [&](DType dtype, const Sizes& sizes) -> void* {
-               results.push_back(allocate(dtype, sizes));
-               return results.back().owner->tensor.memory.data();
-             }});
+    const auto take = [&](DType dtype, const Sizes& sizes, bool texts) -> void* {
+      results.push_back(allocate(dtype, sizes));
+      results.back().view.texts = texts;
+      return results.back().owner->tensor.memory.data();
+    };
+    op->run({cut.attrs, views, take, &texts_});
   } catch (const Error& error) {
     throw Error(str(error.what(), " (", title(cut.node), ")"));
   }
@@ -207,7 +216,9 @@ PassedTensor SegmentedRun::row_major(PassedTensor tensor) {
 HostResult SegmentedRun::take_result(PassedValue value) {
   HostResult result;
   result.is_sequence = value.kind == ValueForm::Kind::Sequence;
+  result.meaning = value.meaning;
   for (PassedTensor& passed : value.tensors) {
+    if (passed.view.texts) result.meaning.meaning = OnnxMeaning::Texts;
     HostTensor& tensor = result.tensors.emplace_back();
     const HostTensorView& view = passed.view;
     const bool is_whole = passed.owner && passed.owner.use_count() == 1 && view.strides.empty() &&
@@ -224,6 +235,7 @@ PassedTensor SegmentedRun::own_copy(const PassedTensor& tensor) {
   PassedTensor copy = allocate(from.dtype, from.sizes);
   copy_elements(from.sizes, size_of(from.dtype), from.data, from.strides,
                 copy.owner->tensor.memory.data(), {});
+  copy.view.texts = from.texts;
   return copy;
 }
 
@@ -251,7 +263,7 @@ void SegmentedRun::check_terminate(const OnnxNode& node) const {
 std::vector<HostResult> InferenceSession::run_in_segments(const Segment::Bound& bound,
                                                           const std::vector<HostFeed>& feeds,
                                                           const HostTargets& targets,
-                                                          const RunWatch& watch) {
+                                                          const RunWatch& watch, RunTexts* texts) {
   const int64_t limit = host_.options.memory.limit_bytes;
   host_.model->check_files(true);
   InferenceMemory memory = memory_of(bound);
@@ -259,7 +271,10 @@ std::vector<HostResult> InferenceSession::run_in_segments(const Segment::Bound& 
   if (limit > 0 && memory.total <= limit) memory.peak = limit - memory.weights;
   const Admission::Pass pass = limit > 0 ? admit(memory, feeds, watch) : Admission::Pass();
   std::vector<Buffer> copies;
-  SegmentedRun run(host_, limit, watch, [this] { return runs_++; });
+  std::optional<RunTexts> own;
+  RunTexts& of_run = texts ? *texts : own.emplace(host_.model->texts());
+  SegmentedRun run(
+      host_, limit, watch, [this] { return runs_++; }, of_run);
   run.hold(download_bytes(feeds));
   const std::vector<HostFeed> on_host = feeds_on_host(feeds, host_.memory, copies);
   std::vector<std::string> names;

@@ -51,6 +51,7 @@ struct OnnxMapKeys {
 struct TextOperands {
   uint32_t operands = 0;
   bool moved = false;  // to the outputs, where they are not numbers of another kind
+  bool mixed = false;  // some may be texts while others are numbers
 };
 /// For rules that compare texts, or look at sizes only.
 constexpr TextOperands reads_texts(uint32_t operands = 1) { return {operands, false}; }

@@ -33,14 +33,41 @@ OnnxCastMode mode_of(OnnxCall& c) {
   return {c.flag("saturate", true), c.word("round_mode", {"up", "down", "nearest"})};
 }
 
-Values import_cast(OnnxCall& c) { return {onnx_cast(c, c.in(0), c.dtype_attr("to"), mode_of(c))}; }
+// Between texts and numbers a run casts, which has the table of texts.
+void cast_texts(OnnxCall& c, bool to_texts, DType to) {
+  if (!c.has_texts(0) && !to_texts) return;
+  c.in(0);  // is there
+  if (is_complex(to) || is_narrow_float(to) || is_narrow_integer(to))
+    c.unsupported(str("strings cannot be cast to ", name_of(to)));
+  DataNeeded needed("texts are made in a run");
+  needed.sized = Attrs{{"to", to_texts ? DType::Int64 : to}};
+  throw needed;
+}
 
-Values import_cast_like(OnnxCall& c) { return {onnx_cast(c, c.in(0), c.dtype(1), mode_of(c))}; }
+bool casts_to_texts(OnnxCall& c) {
+  if (c.node().op == "CastLike") return c.has_texts(1);
+  return c.integer("to") == kOnnxString;
+}
+
+DType cast_target(OnnxCall& c) {
+  return c.node().op == "CastLike" ? c.dtype(1) : c.dtype_attr("to");
+}
+
+Values import_cast(OnnxCall& c) {
+  const bool to_texts = casts_to_texts(c);
+  if (to_texts && c.has_texts(0)) {
+    c.set_meaning(0, OnnxMeaning::Texts);
+    return {c.emit("Identity", {c.in(0)})};
+  }
+  cast_texts(c, to_texts, to_texts ? DType::Int64 : cast_target(c));
+  return {onnx_cast(c, c.in(0), cast_target(c), mode_of(c))};
+}
 
 std::optional<std::vector<KnownValue>> known_cast_of(OnnxCall& c) {
+  if (c.has_texts(0) || casts_to_texts(c)) return std::nullopt;
   const KnownValue* x = c.known(0);
   if (!x) return std::nullopt;
-  const DType to = c.node().op == "CastLike" ? c.dtype(1) : c.dtype_attr("to");
+  const DType to = cast_target(c);
   if (!is_floating(to) && !has_known_content(to)) return std::nullopt;
   if (to == DType::Bool && x->elements.size() > 1 && c.is_input_content(*x)) return std::nullopt;
   KnownValue result{to, x->dims, {}};
@@ -49,8 +76,9 @@ std::optional<std::vector<KnownValue>> known_cast_of(OnnxCall& c) {
   return std::vector{std::move(result)};
 }
 
-REGISTER_ONNX({{"Cast", 1, import_cast, known_cast_of},
-               {"CastLike", 15, import_cast_like, known_cast_of}});
+// Operand 1 of CastLike gives its type only.
+REGISTER_ONNX({{"Cast", 1, import_cast, known_cast_of, "", nullptr, reads_texts()},
+               {"CastLike", 15, import_cast, known_cast_of, "", nullptr, {3, false, true}}});
 
 }  // namespace
 

@@ -3,14 +3,13 @@
 #include <array>
 
 #include "base/error.h"
+#include "ops/onnx_few_bits.h"
 #include "ops/onnx_nested.h"
 #include "ops/op_def.h"
 
 namespace ortmodule {
-namespace {
 
-// Each byte's numbers of `bits` bits, the lowest first, in one more dimension.
-Value* unpacked(OnnxCall& c, Value* bytes, int64_t bits) {
+Value* unpacked_bits(OnnxCall& c, Value* bytes, int64_t bits) {
   if (bits == 8) {
     Dims dims = bytes->dims;
     dims.push_back(1);
@@ -30,11 +29,13 @@ Value* unpacked(OnnxCall& c, Value* bytes, int64_t bits) {
   return c.concat(parts, static_cast<int64_t>(bytes->rank()));
 }
 
+namespace {
+
 // The zero points [N, blocks] of operand 3; packed as rows of whole bytes, or real numbers.
 Value* unpacked_points(OnnxCall& c, int64_t columns, int64_t blocks, int64_t bits) {
   if (c.dtype(3) != DType::UInt8) return c.reshape(c.in(3), {columns, blocks});
   const int64_t bytes = (blocks * bits + 7) / 8;
-  Value* points = unpacked(c, c.reshape(c.in(3), {columns, bytes}), bits);
+  Value* points = unpacked_bits(c, c.reshape(c.in(3), {columns, bytes}), bits);
   return c.slice(c.reshape(points, {columns, bytes * 8 / bits}), 1, 0, blocks);
 }
 
@@ -45,7 +46,8 @@ Value* unpacked_weights(OnnxCall& c, int64_t bits) {
   const int64_t blocks = (rows + block - 1) / block;
   const DType dtype = c.dtype(2);
   Value* packed = c.reshape(c.in(1), {columns, blocks, block * bits / 8});
-  Value* weights = c.cast(c.reshape(unpacked(c, packed, bits), {columns, blocks * block}), dtype);
+  Value* weights =
+      c.cast(c.reshape(unpacked_bits(c, packed, bits), {columns, blocks * block}), dtype);
   if (blocks * block != rows) weights = c.slice(weights, 1, 0, rows);
   // One number of each block for each row.
   auto spread_blocks = [&](Value* each) {
@@ -105,7 +107,7 @@ Value* unpacked_axis(OnnxCall& c, Value* bytes, int64_t bits, const DimExpr& siz
   Dims dims = bytes->dims;
   const size_t last = dims.size() - 1;
   dims.at(last) = dims.at(last) * DimExpr(8 / bits);
-  Value* numbers = c.reshape(unpacked(c, bytes, bits), dims);
+  Value* numbers = c.reshape(unpacked_bits(c, bytes, bits), dims);
   if (dims.at(last) == size) return numbers;
   return c.slice(numbers, static_cast<int64_t>(last), 0, size);
 }

@@ -1,7 +1,6 @@
-// Import of determinants, linear attention and shifts of bits.
+// Import of determinants and shifts of bits.
 #include <algorithm>
 #include <bit>
-#include <cmath>
 
 #include "base/error.h"
 #include "ops/onnx_call.h"
@@ -71,65 +70,6 @@ Values import_det(OnnxCall& c) {
   return {c.cast(c.reshape(minors, outer), x->dtype)};
 }
 
-// ---- LinearAttention ---------------------------------------------------------------------------
-
-// [B, T, heads * width] at time t as [B, heads, rows, columns], one of which is the width.
-Value* at_time(OnnxCall& c, Value* x, int64_t t, int64_t heads, bool column) {
-  const DimExpr width = DimExpr::floor_div(x->dims.at(2), heads);
-  Value* now = c.slice(x, 1, t, t + 1);
-  return c.reshape(
-      now, column ? Dims{x->dims.at(0), heads, width, 1} : Dims{x->dims.at(0), heads, 1, width});
-}
-
-// S <- e^g S; S <- S + k (b (v - k' S))'; o = scale q' S, one step of time after another.
-Values import_linear_attention(OnnxCall& c) {
-  const std::string rule = c.word("update_rule", {"gated_delta", "linear", "gated", "delta"});
-  const bool gated = rule == "gated" || rule == "gated_delta",
-             corrected = rule == "delta" || rule == "gated_delta";
-  if (gated != c.has(4) || corrected != c.has(5))
-    c.refuse(str("update_rule ", rule, " needs other operands decay and beta"));
-  const int64_t q_heads = c.integer("q_num_heads"), heads = c.integer("kv_num_heads");
-  if (heads <= 0 || q_heads % heads != 0)
-    c.refuse("queries must have a multiple of the keys' heads");
-  const DType dtype = c.dtype(0), wide = compute_dtype(dtype);
-  Value *q = c.cast(c.in(0), wide), *k = c.cast(c.in(1), wide), *v = c.cast(c.in(2), wide);
-  constexpr int64_t kMostSteps = 512;
-  const int64_t steps = c.sizes().fix(q->dims.at(1));
-  if (steps > kMostSteps)
-    c.unsupported(str("it is unrolled over at most ", kMostSteps, " steps, but found ", steps));
-  const DimExpr batch = q->dims.at(0), keys = DimExpr::floor_div(k->dims.at(2), heads),
-                values = DimExpr::floor_div(v->dims.at(2), heads);
-  double scale = c.number("scale", 0.0);
-  if (scale == 0) scale = 1 / std::sqrt(static_cast<double>(c.sizes().fix(keys)));
-  Value* state = c.has(3) ? c.cast(c.in(3), wide) : c.full(0.0, {batch, heads, keys, values}, wide);
-  Value* decay = gated ? c.emit("Exp", {c.cast(c.in(4), wide)}) : nullptr;
-  Value* beta = corrected ? c.cast(c.in(5), wide) : nullptr;
-  const bool one_beta = beta && c.sizes().equal(beta->dims.at(2), 1);
-  Values outputs;
-  for (int64_t t = 0; t < steps; ++t) {
-    if (decay) state = c.pointwise("Mul", {state, at_time(c, decay, t, heads, true)});
-    Value *key = at_time(c, k, t, heads, true), *value = at_time(c, v, t, heads, false);
-    if (beta) {
-      Value* known = c.emit("MatMul", {at_time(c, k, t, heads, false), state});
-      Value* rate = at_time(c, beta, t, one_beta ? 1 : heads, true);
-      value = c.pointwise("Mul", {c.emit("Sub", {value, known}), rate});
-    }
-    state = c.emit("Add", {state, c.pointwise("Mul", {key, value})});
-    Value* query = c.reshape(c.slice(q, 1, t, t + 1), {batch, heads, q_heads / heads, keys});
-    Value* y = c.emit("MatMul", {query, state});
-    outputs.push_back(c.reshape(y, {batch, 1, DimExpr(q_heads) * values}));
-  }
-  if (outputs.empty()) c.refuse("there must be a step of time");
-  Value* y = c.concat(outputs, 1);
-  y = c.emit("Mul", {y, number(c, scale, y)});
-  return {c.cast(y, dtype), c.cast(state, c.has(3) ? c.dtype(3) : dtype)};
-}
-
-Values import_contrib_linear_attention(OnnxCall& c) {
-  if (c.integer("state_window", 0) != 0) c.unsupported("attribute state_window has no rule");
-  return import_linear_attention(c);
-}
-
 // ---- BitShift ----------------------------------------------------------------------------------
 
 // By products and floored quotients with powers of two, in 64 bits. A shift of 63 has two parts, as
@@ -163,10 +103,7 @@ Values import_bit_shift(OnnxCall& c) {
   return {c.cast(c.emit("Where", {valid, y, beyond}), dtype)};
 }
 
-REGISTER_ONNX({{"Det", 11, import_det},
-               {"LinearAttention", 27, import_linear_attention},
-               {"LinearAttention", 1, import_contrib_linear_attention, nullptr, "com.microsoft"},
-               {"BitShift", 11, import_bit_shift}});
+REGISTER_ONNX({{"Det", 11, import_det}, {"BitShift", 11, import_bit_shift}});
 
 }  // namespace
 }  // namespace ortmodule

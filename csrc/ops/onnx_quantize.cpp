@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "ops/infer_rules.h"
 #include "ops/onnx_cast.h"
 #include "ops/onnx_window.h"
 #include "ops/op_def.h"

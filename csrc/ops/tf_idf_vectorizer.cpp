@@ -43,12 +43,20 @@ std::vector<int64_t> pool_starts(OnnxCall& c, int64_t pool) {
 
 Attr number_list(const std::vector<int64_t>& values) { return Dims(values.begin(), values.end()); }
 
+// The grams' elements; texts by their numbers.
+std::vector<int64_t> pool_of(OnnxCall& c) {
+  const std::vector<std::string> texts = c.strings("pool_strings");
+  if (texts.empty() == c.has_texts(0)) c.refuse("x and the pool must both be strings, or integers");
+  if (texts.empty()) return ml_exact_integers(c, "pool_int64s");
+  std::vector<int64_t> pool;
+  for (const std::string& text : texts) pool.push_back(c.text_number(text));
+  return pool;
+}
+
 Values import_tf_idf(OnnxCall& c) {
   Value* x = c.in(0);
   if (x->dtype != DType::Int64 && x->dtype != DType::Int32) c.refuse("x must be int32 or int64");
-  const std::vector<int64_t> pool = ml_exact_integers(c, "pool_int64s"),
-                             indices = c.integers("ngram_indexes");
-  if (pool.empty()) c.unsupported("pool_int64s must be given: strings are not supported");
+  const std::vector<int64_t> pool = pool_of(c), indices = c.integers("ngram_indexes");
   const std::vector<int64_t> starts = pool_starts(c, static_cast<int64_t>(pool.size()));
   int64_t grams = 0;
   for (size_t n = 1; n < starts.size(); ++n)
@@ -82,7 +90,7 @@ Values import_tf_idf(OnnxCall& c) {
   return {c.emit("TfIdfVectorizer", {c.cast(x, DType::Int64)}, std::move(attrs))};
 }
 
-REGISTER_ONNX({{"TfIdfVectorizer", 9, import_tf_idf}});
+REGISTER_ONNX({{"TfIdfVectorizer", 9, import_tf_idf, nullptr, "", nullptr, reads_texts()}});
 
 }  // namespace
 }  // namespace ortmodule

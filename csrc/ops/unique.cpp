@@ -12,7 +12,14 @@ Attrs sized_unique(OnnxCall& c) {
   return attrs;
 }
 
-REGISTER_ONNX({{"Unique", 11, nullptr, nullptr, "", sized_unique}});
+// Without the places of the first ones, in their order.
+Attrs sized_contrib_unique(OnnxCall& c) {
+  if (c.rank(0) != 1) c.refuse("x must have one dimension");
+  return {{"sorted", 0}, {"without_firsts", 1}};
+}
+
+REGISTER_ONNX({{"Unique", 11, nullptr, nullptr, "", sized_unique, reads_texts()},
+               {"Unique", 1, nullptr, nullptr, "com.microsoft", sized_contrib_unique}});
 
 }  // namespace
 }  // namespace ortmodule

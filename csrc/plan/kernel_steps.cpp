@@ -127,7 +127,7 @@ void StepBuilder::choose_kernel(PlannedStep& step, const StepFacts& facts, const
   step.kernel = select_kernel(step.kernel_op, lowered_.device, facts, &why);
   if (step.kernel) return;
   const Node& node = *nodes.nodes.front();
-  throw Error(str("[plan] ", node.op, " needs a kernel, but found none that takes it (",
+  throw Error(str("[kernel] ", node.op, " needs a kernel, but found none that takes it (",
                   node.origin.module, ", ", node.origin.source, "): ", why));
 }
 

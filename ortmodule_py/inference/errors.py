@@ -79,6 +79,7 @@ _KINDS = {
     "[forward]": InvalidArgument,
     "[memory]": RuntimeException,
     "[optimizer]": InvalidArgument,
+    "[kernel]": NotImplemented,
     "[profile]": Fail,
     "[terminated]": Fail,
 }

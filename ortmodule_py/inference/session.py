@@ -473,6 +473,8 @@ class InferenceSession(PrivateFields):
         """Of the outputs among the results of a run: of all without names."""
         places = self._output_places
         if not output_names:
+            if not self._outputs:
+                raise InvalidArgument("[run] a model must have an output, but found none")
             return list(range(len(self._outputs)))
         if isinstance(output_names, str):  # else its letters were taken for names
             raise TypeError(f"[run] output_names must be a list, but found '{output_names}'")

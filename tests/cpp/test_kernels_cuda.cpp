@@ -54,6 +54,7 @@ std::vector<std::string> cpu_ops() {
                          "ConvInteger",
                          "ConvIntegerToFloat",
                          "DynamicQuantizeLinear",
+                         "ExpertMatMul",
                          "MatMulInteger",
                          "MatMulIntegerToFloat",
                          "MatMulNBits",

@@ -50,6 +50,40 @@ def branches_that_read_nothing() -> onnx.NodeProto:
     return node("If", ["flag"], ["y"], then_branch=branch, else_branch=branch)
 
 
+def branches(*outputs: int, inputs: int = 0) -> bytes:
+    """A model of an If whose branches have these numbers of outputs, of different types if equal."""
+    graphs = []
+    for i, count in enumerate(outputs):
+        kind = INT64 if i and count == outputs[0] else FLOAT
+        results = [value(f"r{i}{k}", kind, None) for k in range(count)]
+        nodes = [node("Cast", ["x"], [result.name], to=kind) for result in results]
+        given = [value(f"u{k}", FLOAT, []) for k in range(inputs)]
+        graphs.append(helper.make_graph(nodes, "b", given, results))
+    made = node("If", ["flag"], ["y"], then_branch=graphs[0], else_branch=graphs[1])
+    return model_of([made], flag=np.array(True))
+
+
+def changed(**fields: Any) -> bytes:
+    """A model of Relu with another header."""
+    model = onnx.load_from_string(model_of([node("Relu", ["x"], ["y"])]))
+    model.ir_version = fields.get("ir_version", 8)
+    for domain, version in fields.get("opsets", {}).items():
+        for opset in [opset for opset in model.opset_import if opset.domain == domain]:
+            model.opset_import.remove(opset)
+        if version:
+            model.opset_import.append(helper.make_opsetid(domain, version))
+    for _ in range(fields.get("functions", 0)):
+        opsets = [helper.make_opsetid("", 17)]
+        body = [node("Neg", ["a"], ["b"])]
+        model.functions.append(helper.make_function("my", "F", ["a"], ["b"], body, opsets))
+    if fields.get("functions"):
+        model.opset_import.append(helper.make_opsetid("my", 1))
+        model.graph.node[0].CopyFrom(
+            node("F", ["x"] * fields.get("operands", 1), ["y"], domain="my")
+        )
+    return bytes(model.SerializeToString())
+
+
 INVALID: dict[str, tuple[bytes, type[Exception], str]] = {
     "name": (
         model_of([node("Add", ["x", "nothing"], ["y"], name="it")]),
@@ -114,6 +148,54 @@ INVALID: dict[str, tuple[bytes, type[Exception], str]] = {
         InvalidGraph,
         "an axis must be within rank 2, but found 7",
     ),
+    "ir version": (changed(ir_version=15), InvalidGraph, "ir_version must be at most 14"),
+    "no operator set": (changed(opsets={"": 0}), InvalidGraph, "must name its operator sets"),
+    "operator set": (
+        changed(opsets={"": 29}),
+        InvalidGraph,
+        "operator set of 'ai.onnx' must be at most 28, but found 29",
+    ),
+    "operator set of others": (
+        changed(opsets={"com.microsoft": 2}),
+        InvalidGraph,
+        "of 'com.microsoft' must be at most 1, but found 2",
+    ),
+    "one function twice": (
+        changed(functions=2),
+        InvalidGraph,
+        "each function must have a name of its own, but found another 'F'",
+    ),
+    "operands of a function": (
+        changed(functions=1, operands=2),
+        InvalidGraph,
+        "it must have at most 1 operands, but found 2",
+    ),
+    "one input twice": (
+        model_of([node("Relu", ["x"], ["y"])], [value("x", FLOAT, [2, 3])] * 2),
+        InvalidGraph,
+        "each input must have a name of its own, but found another 'x'",
+    ),
+    "type of an initializer": (
+        model_of(
+            [node("Add", ["x", "w"], ["y"])],
+            [value("x", FLOAT, [2, 3]), value("w", INT64, [2, 3])],
+            w=X,
+        ),
+        InvalidGraph,
+        "must have the type and sizes of its input, but 'w' has others",
+    ),
+    "sizes of an initializer": (
+        model_of(
+            [node("Add", ["x", "w"], ["y"])],
+            [value("x", FLOAT, [2, 3]), value("w", FLOAT, [1, 3])],
+            w=X,
+        ),
+        InvalidGraph,
+        "must have the type and sizes of its input, but 'w' has others",
+    ),
+    "outputs of branches": (branches(2, 1), InvalidGraph, "as many outputs, but found 2 and 1"),
+    "types of branches": (branches(1, 1), InvalidGraph, "one type, but found float and int64"),
+    "inputs of a branch": (branches(1, 2, inputs=1), InvalidGraph, "must have no inputs"),
     "type of an output": (
         model_of([node("Relu", ["x"], ["y"])], outputs=[value("y", INT64, [2, 3])]),
         InvalidGraph,
@@ -134,9 +216,7 @@ def test_an_invalid_model_is_refused_when_it_is_opened(what: str) -> None:
 
 
 def test_an_operator_that_the_engine_lacks_is_no_mistake_of_the_model() -> None:
-    lacks = model_of(
-        [node("StringNormalizer", ["x"], ["y"])], [value("x", TensorProto.STRING, [2])]
-    )
+    lacks = model_of([node("AttnLSTM", ["x"], ["y"], domain="com.microsoft")])
     with pytest.raises(NotImplemented, match="the engine has no such operator"):
         InferenceSession(lacks, ONE_THREAD)
 
@@ -235,3 +315,20 @@ def test_an_input_declared_without_sizes_takes_all(sizes: tuple[int, ...]) -> No
     (ours,) = InferenceSession(model, ONE_THREAD).run(None, feeds)
     (theirs,) = onnxruntime.InferenceSession(model).run(None, feeds)
     np.testing.assert_array_equal(ours, theirs, strict=True)
+
+
+def test_a_model_without_outputs_runs_nothing() -> None:
+    model = onnx.load_from_string(model_of([node("Relu", ["x"], ["y"])]))
+    del model.graph.output[:]
+    session = InferenceSession(model.SerializeToString(), ONE_THREAD)
+    with pytest.raises(InvalidArgument, match="a model must have an output, but found none"):
+        session.run(None, {"x": X})
+
+
+def test_a_type_that_no_kernel_takes_is_named() -> None:
+    sizes = [2, 3]
+    model = model_of(
+        [node("Sqrt", ["x"], ["y"])], [value("x", INT64, sizes)], [value("y", INT64, sizes)]
+    )
+    with pytest.raises(NotImplemented, match="Sqrt needs a kernel, but found none that takes it"):
+        InferenceSession(model, ONE_THREAD).run(None, {"x": np.ones(sizes, "int64")})

@@ -53,6 +53,12 @@ def single(
 
 IMAGE = real(2, 3, 6, 7)
 MOVED = np.array([[[1, 0]], [[2, -1]]])
+PLACES = np.random.default_rng(0).integers(0, 20, (3, 2, 5))
+BOXES = np.float32(
+    [[0, 0, 1, 1], [0.1, 0.2, 0.8, 0.9], [0.9, 0.8, 0.1, 0.1], [-0.5, -0.1, 1.2, 1.3]]
+)
+CROPS = [np.array([0, 1, 0, 1], "int32"), np.array([3, 4], "int32")]
+SHORT = np.arange(-300, 300, 25).astype("int16").reshape(4, 6)
 CASES: dict[str, tuple[bytes, dict[str, Any]]] = {
     "Affine": single("Affine", [real(5)], opset=8, alpha=2.0, beta=0.5),
     "Scale": single("Scale", [real(2, 5)], opset=8, scale=2.0),
@@ -147,6 +153,57 @@ CASES: dict[str, tuple[bytes, dict[str, Any]]] = {
         domain=MICROSOFT,
         channels_last=1,
     ),
+    "MRotaryEmbedding": single(
+        "MRotaryEmbedding",
+        [real(2, 3, 5, 16), PLACES, real(20, 8, seed=2), real(20, 8, seed=3)],
+        domain=MICROSOFT,
+        mrope_section=[4, 2, 2],
+    ),
+    "MRotaryEmbedding of columns that alternate": single(
+        "MRotaryEmbedding",
+        [real(2, 5, 48), PLACES, real(20, 4, seed=2), real(20, 4, seed=3)],
+        domain=MICROSOFT,
+        mrope_section=[2, 1, 1],
+        mrope_layout=1,
+        num_heads=3,
+        rotary_embedding_dim=8,
+        interleaved=1,
+        scale=0.5,
+    ),
+    "MoEGroupRouter": single(
+        "MoEGroupRouter",
+        [real(2, 3, 16), real(16, seed=2)],
+        domain=MICROSOFT,
+        top_k=2,
+        n_group=4,
+        topk_group=2,
+    ),
+    "MoEGroupRouter of one group": single(
+        "MoEGroupRouter", [real(6, 16), real(16, seed=2)], domain=MICROSOFT, top_k=3
+    ),
+    "Inverse": single("Inverse", [real(2, 3, 4, 4)], domain=MICROSOFT),
+    "Inverse of doubles": single("Inverse", [real(9, 9, dtype="float64")], domain=MICROSOFT),
+    "NGramRepeatBlock": single(
+        "NGramRepeatBlock",
+        [np.array([[1, 2, 1, 2, 1], [0, 0, 0, 3, 4]]), real(2, 5)],
+        domain=MICROSOFT,
+        ngram_size=2,
+    ),
+    "CropAndResize": single(
+        "CropAndResize", [IMAGE, BOXES, *CROPS], domain=MICROSOFT, extrapolation_value=-3.0
+    ),
+    "CropAndResize of the nearest": single(
+        "CropAndResize", [IMAGE, BOXES, *CROPS], domain=MICROSOFT, mode="nearest"
+    ),
+    "DynamicTimeWarping": single("DynamicTimeWarping", [real(6, 9)], domain=MICROSOFT),
+    "DynamicTimeWarping of equal costs": single(
+        "DynamicTimeWarping", [np.ones((1, 4, 5), "float32")], domain=MICROSOFT
+    ),
+    "UnfoldTensor": single(
+        "UnfoldTensor", [real(3, 7, 2)], domain=MICROSOFT, dim=1, size=3, step=2
+    ),
+    "MatMulInteger16": single("MatMulInteger16", [SHORT, SHORT.T.copy()], domain=MICROSOFT),
+    "Unique in order": single("Unique", [np.float32([3, 1, 3, 2, 1])], 3, domain=MICROSOFT),
     "BatchNormalization that trains": single(
         "BatchNormalization",
         [real(4, 3, 5), *(real(3, seed=s) for s in (2, 3, 4)), np.abs(real(3, seed=5))],

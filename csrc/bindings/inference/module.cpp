@@ -203,7 +203,8 @@ py::list run(InferenceSession& session, const py::list& values,
   std::vector<HostResult> outputs;
   {
     const py::gil_scoped_release released;
-    outputs = session.run(feeds.feeds, {}, control ? &control->terminate : nullptr);
+    outputs =
+        session.run(feeds.feeds, {}, control ? &control->terminate : nullptr, &feeds.run_texts());
   }
   py::list results;
   for (HostResult& output : outputs)

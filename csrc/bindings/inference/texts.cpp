@@ -82,17 +82,15 @@ py::array to_texts(const HostTensor& tensor, const RunTexts& texts) {
   py::array array(py::dtype("O"), sizes);
   auto* objects = static_cast<PyObject**>(array.mutable_data());
   const auto* numbers = static_cast<const int64_t*>(tensor.memory.data());
-  std::vector<std::pair<int64_t, py::str>> made;  // labels are few: each object is made once
-  constexpr size_t kMostMade = 64;
+  // Each object is made once, where that takes no more than the output does; labels are few.
+  std::vector<py::object> made(static_cast<size_t>(array.size()) * 4 >= texts.size() ? texts.size()
+                                                                                     : size_t{0});
   for (py::ssize_t i = 0; i < array.size(); ++i) {
-    auto known = std::find_if(made.begin(), made.end(),
-                              [&](const auto& each) { return each.first == numbers[i]; });
-    py::object text;
-    if (known == made.end()) {
+    const auto number = static_cast<size_t>(numbers[i]);
+    py::object text = number < made.size() ? made[number] : py::object();
+    if (!text) {
       text = py::str(texts.text(numbers[i]));
-      if (made.size() < kMostMade) made.emplace_back(numbers[i], text);
-    } else {
-      text = known->second;
+      if (number < made.size()) made[number] = text;
     }
     Py_XDECREF(objects[i]);
     objects[i] = text.release().ptr();

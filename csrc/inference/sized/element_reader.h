@@ -1,7 +1,8 @@
-// Elements of any real type as numbers that compare like them.
+// Elements of any real type as numbers that compare like them, and numbers as elements.
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "base/element_value.h"
@@ -45,6 +46,18 @@ void with_reader(const HostTensorView& x, const F& f) {
              "[run] elements must be real numbers, but found ", name_of(dtype));
   const auto* bytes = static_cast<const uint8_t*>(x.data);
   f([bytes, dtype](int64_t i) { return narrow_value(bytes[i], dtype); });
+}
+
+/// Stores a real number as a float of that type.
+inline void store_real(void* to, DType dtype, double value) {
+  const auto single = static_cast<float>(value);
+  const uint16_t half = dtype == DType::Float16 ? float16_bits(single) : bfloat16_bits(single);
+  if (dtype == DType::Float64)
+    std::memcpy(to, &value, sizeof value);
+  else if (dtype == DType::Float32)
+    std::memcpy(to, &single, sizeof single);
+  else
+    std::memcpy(to, &half, sizeof half);
 }
 
 }  // namespace ortmodule

@@ -33,6 +33,13 @@ int64_t SizedCall::integer(size_t i, int64_t fallback) const {
   return *data<int64_t>(i);
 }
 
+std::vector<std::string> SizedCall::text_attr(std::string_view name) const {
+  std::vector<std::string> texts;
+  if (attrs_.has(name))
+    for (const int64_t number : attrs_.integers(name)) texts.push_back(texts_->text(number));
+  return texts;
+}
+
 float SizedCall::number(size_t i, float fallback) const {
   if (!has(i)) return fallback;
   check_single(i, DType::Float32);

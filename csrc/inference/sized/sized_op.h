@@ -3,10 +3,12 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "inference/host_tensor.h"
+#include "inference/run_texts.h"
 #include "ir/attr.h"
 
 namespace ortmodule {
@@ -14,10 +16,12 @@ namespace ortmodule {
 /// A call: operands, row-major, and what takes memory for results.
 class SizedCall {
  public:
-  using Take = std::function<void*(DType dtype, const Sizes& sizes)>;
+  using Take = std::function<void*(DType dtype, const Sizes& sizes, bool texts)>;
 
-  SizedCall(const Attrs& attrs, const std::vector<HostTensorView>& operands, Take take)
-      : attrs_(attrs), operands_(operands), take_(std::move(take)) {}
+  /// `texts`: those of the run; null without data.
+  SizedCall(const Attrs& attrs, const std::vector<HostTensorView>& operands, Take take,
+            RunTexts* texts = nullptr)
+      : attrs_(attrs), operands_(operands), take_(std::move(take)), texts_(texts) {}
 
   const Attrs& attrs() const { return attrs_; }
   bool has(size_t i) const {
@@ -34,7 +38,17 @@ class SizedCall {
   /// Memory of the next result.
   template <class T>
   T* result(DType dtype, const Sizes& sizes) const {
-    return static_cast<T*>(take_(dtype, sizes));
+    return static_cast<T*>(take_(dtype, sizes, false));
+  }
+
+  // --- texts, which tensors have by number
+  RunTexts& texts() const { return *texts_; }
+  /// Element k of operand i.
+  const std::string& text(size_t i, int64_t k) const { return texts_->text(data<int64_t>(i)[k]); }
+  /// Those of an attribute, which has their numbers.
+  std::vector<std::string> text_attr(std::string_view name) const;
+  int64_t* texts_result(const Sizes& sizes) const {
+    return static_cast<int64_t*>(take_(DType::Int64, sizes, true));
   }
 
  private:
@@ -43,6 +57,7 @@ class SizedCall {
   const Attrs& attrs_;
   const std::vector<HostTensorView>& operands_;
   Take take_;
+  RunTexts* texts_;
 };
 
 struct SizedResult {

@@ -1,40 +1,27 @@
 // WidenedMatMul and MatMulNBits: the blocked product of tiled_product.h, whose right factor is
 // widened and scaled while it is packed, so that no more than half a MiB of it exists in 32 bits.
 // Few rows stream 16-bit floats, and blocks of few bits.
-#include "kernels/cpu/block_weights.h"
+#include "kernels/cpu/block_product.h"
 #include "kernels/cpu/streamed_product.h"
-#include "kernels/cpu/tiled_product.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
 
-using Product = TiledProduct<float>;
-
 constexpr int64_t kWidth = kPanelWidth<float>;
-/// Multiplications worth waking a thread.
-constexpr int64_t kGrain = 1 << 20;
+
+ProductRows product_rows(const KernelArgs& args) {
+  const TensorView &x = args.in[0], &y = args.out[0];
+  const int64_t inner = x.sizes[x.rank - 1], columns = y.sizes[y.rank - 1];
+  const int64_t rows = columns == 0 ? 0 : y.element_count() / columns;
+  return {x.as<float>(), y.as<float>(), rows, inner, columns};
+}
 
 /// y = x times a factor that pack(first, inner, column, width, to) packs as pack_panels does.
 template <class Pack>
 void multiply(const KernelArgs& args, const Pack& pack) {
-  const TensorView &x = args.in[0], &y = args.out[0];
-  const int64_t inner = x.sizes[x.rank - 1], columns = y.sizes[y.rank - 1];
-  if (columns == 0 || y.element_count() == 0) return;
-  const int64_t rows = y.element_count() / columns;
-  const Product product(rows, columns, inner);
-  const auto left = [&](int64_t row, int64_t count, int64_t first, int64_t part, float* to) {
-    pack_left_rows<float>(
-        StridedMatrix<const float>{x.as<float>() + row * inner + first, count, part, inner, 1}, to);
-  };
-  const auto store = [&](int64_t row, int64_t count, int64_t column, int64_t width,
-                         const float* sums, int64_t stride) {
-    for (int64_t r = 0; r < count; ++r)
-      std::copy_n(sums + r * stride, width, y.as<float>() + (row + r) * columns + column);
-  };
-  const int64_t each = std::max<int64_t>(1, ceil_div(rows * columns * inner, product.units()));
-  parallel_ranges(args.context, product.units(), ceil_div(kGrain, each),
-                  [&](int64_t begin, int64_t end) { product.run(begin, end, left, pack, store); });
+  const ProductRows rows = product_rows(args);
+  if (rows.rows > 0) multiply_panels(args.context, rows, pack);
 }
 
 // --- 8 bits --------------------------------------------------------------------------------------
@@ -143,49 +130,14 @@ void widened_matmul(const KernelArgs& args) {
 }
 
 // --- few bits ------------------------------------------------------------------------------------
-/// Rows for which taking the weights apart anew for every few takes less than packing them.
-constexpr int64_t kMostStreamedRows = 16;
-
-template <int kBits>
-void multiply_few_rows(const KernelArgs& args, const BlockWeights& w, int64_t rows) {
-  using Rows = BlockRows<kBits>;
-  const TensorView &x = args.in[0], &y = args.out[0];
-  const int64_t inner = x.sizes[x.rank - 1], columns = y.sizes[y.rank - 1];
-  const Rows product(w, x.as<float>(), inner, y.as<float>(), columns);
-  constexpr int64_t kFewRowsGrain = 1 << 18;
-  parallel_ranges(args.context, columns, ceil_div(kFewRowsGrain, std::max<int64_t>(inner, 1)),
-                  [&](int64_t begin, int64_t end) {
-                    for (int64_t row = 0; row < rows; row += Rows::kMostRows)
-                      product.run(begin, end, row, std::min(Rows::kMostRows, rows - row));
-                  });
-}
-
-template <int kBits>
-void multiply_blocks(const KernelArgs& args, const BlockWeights& w) {
-  const TensorView& y = args.out[0];
-  const int64_t columns = y.sizes[y.rank - 1];
-  const int64_t rows = columns == 0 ? 0 : y.element_count() / columns;
-  if (rows <= kMostStreamedRows && BlockRows<kBits>::fits(w.size))
-    return multiply_few_rows<kBits>(args, w, rows);
-  static_assert(Product::kMostInner <= kInnerPiece);
-  multiply(args, [&](int64_t first, int64_t inner, int64_t column, int64_t width, float* to) {
-    alignas(64) float wide[kWidth * kInnerPiece];
-    for (int64_t begin = 0; begin < width; begin += kWidth) {
-      const int64_t count = std::min(kWidth, width - begin);
-      for (int64_t j = 0; j < count; ++j)
-        widen_column<kBits>(w, column + begin + j, first, inner, wide + j * inner);
-      pack_panels<float>(StridedMatrix<const float>{wide, inner, count, 1, inner}, to);
-      to += inner * whole_vectors<float>(count);
-    }
-  });
-}
-
 void matmul_n_bits(const KernelArgs& args) {
   const BlockWeights w = block_weights(args);
+  const ProductRows rows = product_rows(args);
+  if (rows.rows == 0) return;
   switch (args.facts.node().attrs.integer("bits")) {
-    case 2: return multiply_blocks<2>(args, w);
-    case 4: return multiply_blocks<4>(args, w);
-    default: return multiply_blocks<8>(args, w);
+    case 2: return multiply_blocks<2>(args.context, rows, w);
+    case 4: return multiply_blocks<4>(args.context, rows, w);
+    default: return multiply_blocks<8>(args.context, rows, w);
   }
 }
 

@@ -1,0 +1,108 @@
+// Products of rows with a factor that is made panel by panel where it is wanted, and with the
+// weights of block_weights.h.
+#pragma once
+
+#include "kernels/cpu/block_weights.h"
+#include "kernels/cpu/rounded_rows.h"
+#include "kernels/cpu/tiled_product.h"
+
+namespace ortmodule {
+inline namespace ORTM_ISA {
+
+/// Row-major x [rows, inner] and y [rows, columns] of a product.
+struct ProductRows {
+  const float* x = nullptr;
+  float* y = nullptr;
+  int64_t rows = 0, inner = 0, columns = 0;
+};
+
+/// y = x times a factor that pack(first, inner, column, width, to) packs as pack_panels does.
+template <class Pack>
+void multiply_panels(const KernelContext& context, const ProductRows& p, const Pack& pack) {
+  constexpr int64_t kPanelGrain = 1 << 20;  // multiplications worth waking a thread
+  const TiledProduct<float> product(p.rows, p.columns, p.inner);
+  const auto left = [&](int64_t row, int64_t count, int64_t first, int64_t part, float* to) {
+    pack_left_rows<float>(
+        StridedMatrix<const float>{p.x + row * p.inner + first, count, part, p.inner, 1}, to);
+  };
+  const auto store = [&](int64_t row, int64_t count, int64_t column, int64_t width,
+                         const float* sums, int64_t stride) {
+    for (int64_t r = 0; r < count; ++r)
+      std::copy_n(sums + r * stride, width, p.y + (row + r) * p.columns + column);
+  };
+  const int64_t each =
+      std::max<int64_t>(1, ceil_div(p.rows * p.columns * p.inner, product.units()));
+  parallel_ranges(context, product.units(), ceil_div(kPanelGrain, each),
+                  [&](int64_t begin, int64_t end) { product.run(begin, end, left, pack, store); });
+}
+
+template <int kBits>
+void multiply_few_rows(const KernelContext& context, const ProductRows& p, const BlockWeights& w) {
+  using Rows = BlockRows<kBits>;
+  const Rows product(w, p.x, p.inner, p.y, p.columns);
+  constexpr int64_t kFewRowsGrain = 1 << 18;
+  parallel_ranges(context, p.columns, ceil_div(kFewRowsGrain, std::max<int64_t>(p.inner, 1)),
+                  [&](int64_t begin, int64_t end) {
+                    for (int64_t row = 0; row < p.rows; row += Rows::kMostRows)
+                      product.run(begin, end, row, std::min(Rows::kMostRows, p.rows - row));
+                  });
+}
+
+/// y = x times the weights.
+template <int kBits>
+void multiply_blocks(const KernelContext& context, const ProductRows& p, const BlockWeights& w) {
+  // Rows for which taking the weights apart anew for every few takes less than packing them.
+  constexpr int64_t kMostStreamedRows = 16;
+  if (p.rows <= kMostStreamedRows && BlockRows<kBits>::fits(w.size))
+    return multiply_few_rows<kBits>(context, p, w);
+  constexpr int64_t kWidth = kPanelWidth<float>;
+  static_assert(TiledProduct<float>::kMostInner <= kInnerPiece);
+  multiply_panels(
+      context, p, [&](int64_t first, int64_t inner, int64_t column, int64_t width, float* to) {
+        alignas(64) float wide[kWidth * kInnerPiece];
+        for (int64_t begin = 0; begin < width; begin += kWidth) {
+          const int64_t count = std::min(kWidth, width - begin);
+          for (int64_t j = 0; j < count; ++j)
+            widen_column<kBits>(w, column + begin + j, first, inner, wide + j * inner);
+          pack_panels<float>(StridedMatrix<const float>{wide, inner, count, 1, inner}, to);
+          to += inner * whole_vectors<float>(count);
+        }
+      });
+}
+
+/// y = x, each block of a row rounded to 8 bits, times the weights. Only where rounds_rows().
+template <int kBits>
+void multiply_rounded(const KernelContext& context, const ProductRows& p, const BlockWeights& w) {
+#if defined(__AVX2__)
+  if constexpr (kBits <= kMostFactorBits) {
+    // A tile of columns stays in the second-level cache while all rows pass.
+    constexpr int64_t kTileBytes = 256 << 10, kRoundedGrain = 1 << 19;
+    using Rows = RoundedRows<kBits>;
+    const Rows product(w, p.x, p.inner, p.y, p.columns);
+    const int64_t column_bytes = w.count * (w.size / Rows::kEach + int64_t{sizeof(float)});
+    const int64_t tile = std::max<int64_t>(1, kTileBytes / column_bytes);
+    parallel_ranges(context, p.columns, ceil_div(kRoundedGrain, p.inner * p.rows),
+                    [&](int64_t begin, int64_t end) {
+                      for (int64_t column = begin; column < end; column += tile)
+                        for (int64_t row = 0; row < p.rows; row += Rows::kMostRows)
+                          product.run(column, std::min(end, column + tile), row,
+                                      std::min(Rows::kMostRows, p.rows - row));
+                    });
+  }
+#else
+  (void)context, (void)p, (void)w;
+#endif
+}
+
+/// Whether the processor has exact sums of such products, for blocks of that size.
+inline bool rounds_rows([[maybe_unused]] int64_t bits, [[maybe_unused]] int64_t block_size) {
+#if defined(__AVX2__)
+  return bits <= kMostFactorBits && block_size <= RoundedRows<8>::kPiece &&
+         (block_size & (block_size - 1)) == 0;
+#else
+  return false;
+#endif
+}
+
+}  // namespace ORTM_ISA
+}  // namespace ortmodule

@@ -1,0 +1,79 @@
+// Import of operators of com.microsoft that few models have. Those without a body here are
+// SizedOps.
+#include "base/error.h"
+#include "ops/onnx_nested.h"
+#include "ops/op_def.h"
+
+namespace ortmodule {
+namespace {
+
+Attrs sized_inverse(OnnxCall& c) {
+  const Dims dims = c.dims(0);
+  if (!is_floating(c.dtype(0)) || dims.size() < 2 ||
+      !c.sizes().equal(dims[dims.size() - 1], dims[dims.size() - 2]))
+    c.refuse("x must be square matrices of floats");
+  return {};
+}
+
+Attrs sized_n_gram_repeat_block(OnnxCall& c) {
+  const int64_t size = c.integer("ngram_size");
+  if (size < 1) c.refuse(str("ngram_size must be positive, but found ", size));
+  if (c.dtype(0) != DType::Int64 || c.dtype(1) != DType::Float32 || c.rank(0) != 2 ||
+      c.rank(1) != 2)
+    c.refuse("input_ids must be int64 and scores float32, both with two dimensions");
+  return {{"ngram_size", size}};
+}
+
+Attrs sized_crop_and_resize(OnnxCall& c) {
+  const Dims boxes = c.dims(1);
+  if (c.dtype(0) != DType::Float32 || c.dtype(1) != DType::Float32 || c.dtype(2) != DType::Int32 ||
+      c.dtype(3) != DType::Int32)
+    c.refuse("X and rois must be float32, batch_indices and crop_size int32");
+  if (c.rank(0) != 4 || boxes.size() != 2 || !c.sizes().equal(boxes[1], DimExpr(4)))
+    c.refuse("X must have four dimensions, and rois be [boxes, 4]");
+  return {{"mode", c.word("mode", {"bilinear", "nearest"})},
+          {"extrapolation_value", c.number("extrapolation_value", 0.0)}};
+}
+
+Attrs sized_dynamic_time_warping(OnnxCall& c) {
+  if (c.dtype(0) != DType::Float32 || c.rank(0) < 2 || c.rank(0) > 3)
+    c.refuse("costs must be a matrix of float32");
+  return {};
+}
+
+// All runs of `size` elements along an axis, `step` apart, in a new last dimension.
+Values import_unfold_tensor(OnnxCall& c) {
+  Value* x = c.in(0);
+  if (x->rank() == 0) c.refuse("x must have a dimension");
+  const int64_t axis = c.axis_attr("dim", -1, x->rank()), size = c.integer("size"),
+                step = c.integer("step", 1);
+  const int64_t length = c.sizes().fix(x->dims[static_cast<size_t>(axis)]);
+  if (size < 1 || step < 1 || size > length)
+    c.refuse(str("size must be from 1 to ", length, " and step positive, but found ", size, " and ",
+                 step));
+  const int64_t count = (length - size) / step + 1;
+  KnownValue places{DType::Int64, {count, size}, {}};
+  for (int64_t i = 0; i < count; ++i)
+    for (int64_t k = 0; k < size; ++k) places.elements.emplace_back(i * step + k);
+  Value* y = c.emit("Gather", {x, c.constant(places)}, {{"axis", axis}});
+  std::vector<int64_t> order;
+  for (int64_t d = 0; d <= static_cast<int64_t>(x->rank()); ++d)
+    if (d != axis + 1) order.push_back(d);
+  order.push_back(axis + 1);
+  return {c.transpose(y, order)};
+}
+
+Values import_matmul_integer16(OnnxCall& c) {
+  return call_nested(c, "MatMul", {c.cast(c.in(0), DType::Int32), c.cast(c.in(1), DType::Int32)});
+}
+
+REGISTER_ONNX(
+    {{"Inverse", 1, nullptr, nullptr, "com.microsoft", sized_inverse},
+     {"NGramRepeatBlock", 1, nullptr, nullptr, "com.microsoft", sized_n_gram_repeat_block},
+     {"CropAndResize", 1, nullptr, nullptr, "com.microsoft", sized_crop_and_resize},
+     {"DynamicTimeWarping", 1, nullptr, nullptr, "com.microsoft", sized_dynamic_time_warping},
+     {"UnfoldTensor", 1, import_unfold_tensor, nullptr, "com.microsoft"},
+     {"MatMulInteger16", 1, import_matmul_integer16, nullptr, "com.microsoft"}});
+
+}  // namespace
+}  // namespace ortmodule

@@ -1,0 +1,221 @@
+"""Searches for texts (GreedySearch, BeamSearch, Sampling), beside stock onnxruntime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import GraphProto, TensorProto, helper, numpy_helper
+
+from ortmodule_py import InferenceSession
+from ortmodule_py.inference import NotImplemented, RunOptions
+from tests.inference.test_data_sizes import stock
+from tests.inference.test_operators_of_onnxruntime import MICROSOFT
+from tests.inference.test_session import ONE_THREAD
+
+Array = np.ndarray[Any, Any]
+TOKENS, SIZE, HEADS, LAYERS = 23, 16, 2, 2
+END, PAD = 5, 0
+INT32, FLOAT = TensorProto.INT32, TensorProto.FLOAT
+
+node = helper.make_node
+info = helper.make_tensor_value_info
+
+
+def decoder(seed: int) -> GraphProto:
+    """A small GPT-2 with random weights."""
+    random = np.random.default_rng(seed)
+    weights: dict[str, Array] = {
+        "tokens": random.standard_normal((TOKENS, SIZE)),
+        "places": random.standard_normal((40, SIZE)) * 0.5,
+        "one": np.ones(SIZE),
+        "head": random.standard_normal((SIZE, TOKENS)),
+    }
+    nodes = [
+        node("Gather", ["tokens", "input_ids"], ["of_tokens"]),
+        node("Gather", ["places", "position_ids"], ["of_places"]),
+        node("Add", ["of_tokens", "of_places"], ["h0"]),
+    ]
+    inputs = [info(name, INT32, ["b", "s"]) for name in ("input_ids", "position_ids")]
+    inputs.append(info("attention_mask", INT32, ["b", "t"]))
+    outputs = [info("logits", FLOAT, ["b", "s", TOKENS])]
+    for i in range(LAYERS):
+        weights[f"w{i}"] = random.standard_normal((SIZE, 3 * SIZE)) * 0.3
+        weights[f"b{i}"] = random.standard_normal(3 * SIZE) * 0.1
+        weights[f"o{i}"] = random.standard_normal((SIZE, SIZE)) * 0.3
+        nodes += [
+            node("LayerNormalization", [f"h{i}", "one"], [f"n{i}"], axis=-1),
+            node(
+                "Attention",
+                [f"n{i}", f"w{i}", f"b{i}", "attention_mask", f"past_{i}"],
+                [f"a{i}", f"present_{i}"],
+                domain=MICROSOFT,
+                num_heads=HEADS,
+                unidirectional=1,
+            ),
+            node("MatMul", [f"a{i}", f"o{i}"], [f"p{i}"]),
+            node("Add", [f"h{i}", f"p{i}"], [f"h{i + 1}"]),
+        ]
+        inputs.append(info(f"past_{i}", FLOAT, [2, "b", HEADS, "p", SIZE // HEADS]))
+        outputs.append(info(f"present_{i}", FLOAT, [2, "b", HEADS, "t", SIZE // HEADS]))
+    nodes += [
+        node("LayerNormalization", [f"h{LAYERS}", "one"], ["last"], axis=-1),
+        node("MatMul", ["last", "head"], ["logits"]),
+    ]
+    stored = [numpy_helper.from_array(w.astype("float32"), name) for name, w in weights.items()]
+    return helper.make_graph(nodes, "decoder", inputs, outputs, stored)
+
+
+def search(
+    op: str, operands: list[Any], outputs: int = 1, seed: int = 0, **attributes: Any
+) -> tuple[bytes, dict[str, Array]]:
+    """A model of a search, and its feeds. An int is one of int32, a float one of float32."""
+    arrays: dict[str, Array] = {}
+    for i, operand in enumerate(operands):
+        if operand is not None and not isinstance(operand, np.ndarray):
+            kind = np.float32 if isinstance(operand, float) else np.int32
+            arrays[f"x{i}"] = np.array([operand], kind)
+        elif operand is not None:
+            arrays[f"x{i}"] = operand
+    names = [f"x{i}" if f"x{i}" in arrays else "" for i in range(len(operands))]
+    results = [f"y{i}" for i in range(outputs)]
+    settings: dict[str, Any] = {"eos_token_id": END, "pad_token_id": PAD, "model_type": 0}
+    settings |= {"decoder": decoder(seed), **attributes}
+    graph = helper.make_graph(
+        [node(op, names, results, domain=MICROSOFT, name="it", **settings)],
+        "search",
+        [
+            info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+            for name, array in arrays.items()
+        ],
+        [info("y0", INT32, None), *(info(name, FLOAT, None) for name in results[1:])],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    return model.SerializeToString(), arrays
+
+
+def prompts(seed: int = 0) -> Array:
+    return np.random.default_rng(seed + 100).integers(6, TOKENS, (2, 4)).astype(np.int32)
+
+
+def tokens_mask(seed: int, *shape: int) -> Array:
+    mask = np.random.default_rng(seed).integers(0, 2, shape).astype(np.int32)
+    mask[..., 7] = 1
+    return mask
+
+
+PADDED = np.array([[PAD, PAD, 9, 10], [8, 7, 6, 9]], np.int32)
+LONG = 12  # tokens in all
+
+
+def written(tokens: Array, like: Array) -> Array:
+    """Without what follows the end of a text, which onnxruntime leaves unwritten."""
+    kept = tokens.copy()
+    for row, ours in zip(kept, like, strict=True):
+        row[np.flatnonzero(ours).max() + 2 :] = PAD
+    return kept
+
+
+GREEDY: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    "plain": ([prompts(), LONG], {}),
+    "repetitions": ([prompts(), LONG, None, 1.5], {}),
+    "no pairs twice": ([prompts(), LONG], {"no_repeat_ngram_size": 2}),
+    "longer": ([prompts(2), LONG, 9], {"seed": 2}),
+    "some tokens": ([prompts(), LONG, None, None, tokens_mask(0, TOKENS)], {}),
+    "some first tokens": ([prompts(), LONG, None, None, None, tokens_mask(1, 2, TOKENS)], {}),
+    "padded": ([PADDED, LONG], {}),
+    "masked": ([PADDED, LONG, None, None, None, None, (PADDED != 9).astype(np.int32)], {}),
+    "without an end": ([prompts(), LONG], {"eos_token_id": -1}),
+}
+
+
+@pytest.mark.parametrize("name", GREEDY)
+def test_greedy_search(name: str) -> None:
+    operands, attributes = GREEDY[name]
+    model, feeds = search("GreedySearch", operands, **attributes)
+    (y,) = InferenceSession(model, ONE_THREAD).run(None, feeds)
+    (expected,) = stock(model).run(None, feeds)
+    np.testing.assert_array_equal(y, written(expected, y))
+
+
+def beams(
+    tokens: Array, beams: int = 3, returned: int = 2, length: float = 1.0, repeated: float = 1.0
+) -> list[Any]:
+    return [tokens, LONG, 1, beams, returned, length, repeated]
+
+
+BEAMS: dict[str, tuple[list[Any], dict[str, Any]]] = {
+    **{f"plain {i}": (beams(prompts(i)), {"seed": i}) for i in range(4)},
+    **{
+        f"early {i}": (beams(prompts(i)), {"seed": i, "early_stopping": 1, "eos_token_id": 7})
+        for i in range(3)
+    },
+    "one": (beams(prompts(), beams=1, returned=1), {}),
+    "all": (beams(prompts(), returned=3), {}),
+    "repetitions": (beams(prompts(), repeated=1.5), {}),
+    "long ones": (beams(prompts(), length=2.0), {}),
+    "short ones": (beams(prompts(), length=-1.0), {}),
+    "no pairs twice": (beams(prompts()), {"no_repeat_ngram_size": 2}),
+    "some tokens": ([*beams(prompts()), tokens_mask(0, TOKENS)], {}),
+    "some first tokens": ([*beams(prompts()), None, tokens_mask(1, 2, TOKENS)], {}),
+    "padded": (beams(PADDED), {}),
+    "more beams than tokens": (beams(prompts(), beams=20, returned=5), {}),
+}
+
+
+@pytest.mark.parametrize("name", BEAMS)
+def test_beam_search(name: str) -> None:
+    operands, attributes = BEAMS[name]
+    model, feeds = search("BeamSearch", operands, 2, **attributes)
+    y, scores = InferenceSession(model, ONE_THREAD).run(None, feeds)
+    expected, expected_scores = stock(model).run(None, feeds)
+    np.testing.assert_array_equal(y, expected)
+    np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=1e-5)
+
+
+def test_scores_of_all_steps() -> None:
+    model, feeds = search("BeamSearch", beams(prompts(1)), 3, seed=1, eos_token_id=-1)
+    *_, scores = InferenceSession(model, ONE_THREAD).run(None, feeds)
+    *_, expected = stock(model).run(None, feeds)
+    np.testing.assert_allclose(scores, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"top_p": 0.9},
+        {"top_p": 0.5, "temperature": 0.7, "filter_value": -100.0, "min_tokens_to_keep": 2},
+        {"top_p": 0.9, "custom": 1},
+    ],
+    ids=str,
+)
+def test_sampling_draws_as_onnxruntime_does(attributes: dict[str, Any], seed: int) -> None:
+    operands = [prompts(), LONG, None, None, None, None, None, None, seed]
+    model, feeds = search("Sampling", operands, **{"temperature": 1.0, **attributes})
+    (y,) = InferenceSession(model, ONE_THREAD).run(None, feeds)
+    (expected,) = stock(model).run(None, feeds)
+    np.testing.assert_array_equal(y, written(expected, y))
+
+
+def test_a_search_can_be_ended_and_its_length_is_checked() -> None:
+    model, feeds = search("GreedySearch", [prompts(), LONG], eos_token_id=-1)
+    session = InferenceSession(model, ONE_THREAD)
+    options = RunOptions()
+    options.terminate = True
+    with pytest.raises(RuntimeError, match="terminate flag"):
+        session.run(None, feeds, options)
+    with pytest.raises(RuntimeError, match=r"must be \[batch, length\]"):
+        open_sizes = search("GreedySearch", [np.zeros((0, 4), np.int32), LONG])
+        InferenceSession(open_sizes[0], ONE_THREAD).run(None, open_sizes[1])
+    for length in (4, 10**6):
+        with pytest.raises(RuntimeError, match="max_length must be above 4"):
+            session.run(None, {**feeds, "x1": np.array([length], np.int32)})
+
+
+def test_a_search_with_an_encoder_is_named() -> None:
+    model, feeds = search("GreedySearch", [prompts(), LONG], model_type=1)
+    with pytest.raises(NotImplemented, match=r"a decoder alone \(model_type 0\)"):
+        InferenceSession(model, ONE_THREAD).run(None, feeds)
