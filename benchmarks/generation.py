@@ -4,7 +4,8 @@
 
 A decoder of which each run takes one token and the keys and values of those before, and returns
 them longer by one: each run has sizes of its own, so the time of planning is part of it. Each row
-is a decoder: milliseconds of processor time per token, and the largest difference of the logits.
+is a decoder: bits of its weights, milliseconds of processor time per token, and the largest
+difference of the logits, as a share of the largest one. Those of 4 bits share keys (GroupQueryAttention).
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ import onnxruntime
 import torch
 from torch import nn
 
+from benchmarks.few_bits_decoder import save_decoder
 from ortmodule_py.inference import InferenceSession, SessionOptions
 
 HEADS, WORDS, PROMPT, TOKENS = 8, 1000, 64, 400
-DECODERS = [(256, 6), (512, 8), (768, 12)]  # width, layers
+DECODERS = [(256, 6, 32), (512, 8, 32), (768, 12, 32), (1024, 6, 4)]  # width, layers, bits
 
 
 class Layer(nn.Module):
@@ -86,10 +88,11 @@ def export(width: int, layers: int, path: Path) -> None:
 class Generation:
     """The runs of one session, from a prompt on."""
 
-    def __init__(self, session: Any, width: int) -> None:
+    def __init__(self, session: Any) -> None:
         self.session, self.times = session, []
         self.names = [i.name for i in session.get_inputs()][1:]
-        empty = np.zeros((1, HEADS, 0, width // HEADS), np.float32)
+        _, heads, _, size = session.get_inputs()[1].shape
+        empty = np.zeros((1, heads, 0, size), np.float32)
         self.feeds = dict.fromkeys(self.names, empty)
         self.feeds["ids"] = np.arange(PROMPT)[None]
 
@@ -105,21 +108,25 @@ class Generation:
 def main() -> None:
     ours, theirs = SessionOptions(), onnxruntime.SessionOptions()
     ours.intra_op_num_threads = theirs.intra_op_num_threads = 1
-    print(f"{'width layers':>13} {'ours':>8} {'stock':>8} {'ratio':>6} {'difference':>10}")
-    for width, layers in DECODERS:
+    print(f"{'width layers bits':>18} {'ours':>8} {'stock':>8} {'ratio':>6} {'difference':>10}")
+    for width, layers, bits in DECODERS:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "decoder.onnx"
-            export(width, layers, path)
+            if bits == 4:
+                save_decoder(width, layers, WORDS, path)
+            else:
+                export(width, layers, path)
             cpu = ["CPUExecutionProvider"]
             stock = onnxruntime.InferenceSession(path, theirs, providers=cpu)
-            runs = [Generation(InferenceSession(path, ours), width), Generation(stock, width)]
+            runs = [Generation(InferenceSession(path, ours)), Generation(stock)]
             difference = 0.0
             for _ in range(TOKENS):
-                results = [run.step() for run in runs]
-                difference = max(difference, float(np.abs(results[0] - results[1]).max()))
+                first, second = (run.step() for run in runs)
+                share = np.abs(first - second).max() / np.abs(second).max()
+                difference = max(difference, float(share))
         milliseconds = [np.median(run.times[1:]) * 1e3 for run in runs]
         print(
-            f"{width:6} {layers:6} {milliseconds[0]:8.2f} {milliseconds[1]:8.2f}"
+            f"{width:6} {layers:6} {bits:4} {milliseconds[0]:8.2f} {milliseconds[1]:8.2f}"
             f" {milliseconds[0] / milliseconds[1]:6.2f} {difference:10.1e}"
         )
 
