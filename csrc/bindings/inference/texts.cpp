@@ -6,27 +6,12 @@
 #include <utility>
 
 #include "base/error.h"
+#include "inference/sized/utf8.h"
 
 namespace py = pybind11;
 
 namespace ortmodule::bindings {
 namespace {
-
-void append_utf8(std::string& text, char32_t point) {
-  const auto byte = [&](char32_t bits) { text += static_cast<char>(bits); };
-  if (point < 0x80) return byte(point);
-  if (point < 0x800) {
-    byte(0xc0 | point >> 6);
-  } else if (point < 0x10000) {
-    byte(0xe0 | point >> 12);
-    byte(0x80 | (point >> 6 & 0x3f));
-  } else {
-    byte(0xf0 | (point >> 18 & 0x07));
-    byte(0x80 | (point >> 12 & 0x3f));
-    byte(0x80 | (point >> 6 & 0x3f));
-  }
-  byte(0x80 | (point & 0x3f));
-}
 
 // Elements of numpy's str type: code points, with zeros behind the text.
 void add_numbers(const char32_t* points, py::ssize_t length, py::ssize_t count, RunTexts& texts,
@@ -36,7 +21,7 @@ void add_numbers(const char32_t* points, py::ssize_t length, py::ssize_t count, 
     py::ssize_t end = length;
     while (end > 0 && points[end - 1] == 0) --end;
     text.clear();
-    for (py::ssize_t k = 0; k < end; ++k) append_utf8(text, points[k]);
+    for (py::ssize_t k = 0; k < end; ++k) append_point(text, points[k]);
     numbers[i] = texts.number(text);
   }
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cpu/block_weights.h"
+#include "kernels/cpu/integer_copies.h"
 #include "kernels/cpu/rounded_rows.h"
 #include "kernels/cpu/tiled_product.h"
 
@@ -70,10 +71,11 @@ void multiply_blocks(const KernelContext& context, const ProductRows& p, const B
       });
 }
 
-/// y = x, each block of a row rounded to 8 bits, times the weights. Only where rounds_rows().
+#if defined(__AVX2__)
+
+/// y = x, each block of a row rounded to 8 bits, times the weights.
 template <int kBits>
 void multiply_rounded(const KernelContext& context, const ProductRows& p, const BlockWeights& w) {
-#if defined(__AVX2__)
   if constexpr (kBits <= kMostFactorBits) {
     // A tile of columns stays in the second-level cache while all rows pass.
     constexpr int64_t kTileBytes = 256 << 10, kRoundedGrain = 1 << 19;
@@ -89,20 +91,21 @@ void multiply_rounded(const KernelContext& context, const ProductRows& p, const 
                                       std::min(Rows::kMostRows, p.rows - row));
                     });
   }
-#else
-  (void)context, (void)p, (void)w;
-#endif
 }
 
-/// Whether the processor has exact sums of such products, for blocks of that size.
-inline bool rounds_rows([[maybe_unused]] int64_t bits, [[maybe_unused]] int64_t block_size) {
-#if defined(__AVX2__)
-  return bits <= kMostFactorBits && block_size <= RoundedRows<8>::kPiece &&
-         (block_size & (block_size - 1)) == 0;
-#else
-  return false;
-#endif
+/// Why multiply_rounded() does not run a step with attributes `rounds_x`, `bits` and `block_size`.
+inline Reason rounding_unsupported(const StepFacts& facts) {
+  const Attrs& attrs = facts.node().attrs;
+  if (!attrs.flag("rounds_x")) return "x is not to be rounded to 8 bits";
+  if (attrs.integer("bits") > kMostFactorBits)
+    return "the processor has no exact sums of products of 8 bits";
+  const int64_t size = attrs.integer("block_size");
+  if (size > RoundedRows<8>::kPiece || !std::has_single_bit(static_cast<uint64_t>(size)))
+    return "the blocks are too large, or no power of two";
+  return other_copy_runs(facts);
 }
+
+#endif
 
 }  // namespace ORTM_ISA
 }  // namespace ortmodule

@@ -19,6 +19,16 @@ void with_few_rows(int64_t count, const Body& body) {
   }
 }
 
+/// body(bits) with 2, 4 or 8 bits as a constant.
+template <class Body>
+void with_bits(int64_t bits, const Body& body) {
+  switch (bits) {
+    case 2: return body(std::integral_constant<int, 2>());
+    case 4: return body(std::integral_constant<int, 4>());
+    default: return body(std::integral_constant<int, 8>());
+  }
+}
+
 /// Column by column; the first number of a byte is in its lowest bits.
 struct BlockWeights {
   const uint8_t* bytes = nullptr;

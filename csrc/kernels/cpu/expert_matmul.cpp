@@ -31,11 +31,7 @@ void expert_matmul(const KernelArgs& args) {
       return multiply_floats(args.context, p,
                              args.in[2].as<float>() + expert * p.inner * p.columns);
     const BlockWeights w = expert_weights(args, expert);
-    switch (bits) {
-      case 2: return multiply_blocks<2>(args.context, p, w);
-      case 4: return multiply_blocks<4>(args.context, p, w);
-      default: return multiply_blocks<8>(args.context, p, w);
-    }
+    with_bits(bits, [&](auto each) { multiply_blocks<decltype(each)::value>(args.context, p, w); });
   });
 }
 

@@ -15,27 +15,15 @@ void matmul_n_bits(const KernelArgs& args) {
   const int64_t rows = columns == 0 ? 0 : y.element_count() / columns;
   if (rows == 0) return;
   const ProductRows p{x.as<float>(), y.as<float>(), rows, inner, columns};
-  switch (args.facts.node().attrs.integer("bits")) {
-    case 2: return multiply_rounded<2>(args.context, p, w);
-    case 4: return multiply_rounded<4>(args.context, p, w);
-    default: return multiply_rounded<8>(args.context, p, w);
-  }
-}
-
-Reason unsupported(const StepFacts& facts) {
-  const Attrs& attrs = facts.node().attrs;
-  if (!attrs.flag("rounds_x")) return "x is not to be rounded to 8 bits";
-  if (attrs.integer("bits") > kMostFactorBits)
-    return "the processor has no exact sums of products of 8 bits";
-  if (attrs.integer("block_size") > RoundedRows<8>::kPiece) return "the blocks are too large";
-  return other_copy_runs(facts);
+  with_bits(args.facts.node().attrs.integer("bits"),
+            [&](auto bits) { multiply_rounded<decltype(bits)::value>(args.context, p, w); });
 }
 
 REGISTER_CPU_KERNEL({.op = "MatMulNBits",
                      .name = "matmul_n_bits_rounded_cpu",
                      .dtypes = {DType::Float32},
                      .run = matmul_n_bits,
-                     .unsupported = unsupported,
+                     .unsupported = rounding_unsupported,
                      .priority = 1 + kIntegerPriority});
 
 #endif

@@ -134,11 +134,8 @@ void matmul_n_bits(const KernelArgs& args) {
   const BlockWeights w = block_weights(args);
   const ProductRows rows = product_rows(args);
   if (rows.rows == 0) return;
-  switch (args.facts.node().attrs.integer("bits")) {
-    case 2: return multiply_blocks<2>(args.context, rows, w);
-    case 4: return multiply_blocks<4>(args.context, rows, w);
-    default: return multiply_blocks<8>(args.context, rows, w);
-  }
+  with_bits(args.facts.node().attrs.integer("bits"),
+            [&](auto bits) { multiply_blocks<decltype(bits)::value>(args.context, rows, w); });
 }
 
 REGISTER_CPU_KERNEL({.op = "WidenedMatMul",
