@@ -463,8 +463,9 @@ session.run(None, x)  # and the process ends while a block is kept
 
 
 def test_other_threads_go_on_while_a_model_is_imported(tmp_path: Path) -> None:
-    length = 16_000  # takes long enough on any machine for some milliseconds to pass
-    nodes = [helper.make_node("Tanh", [f"v{i}"], [f"v{i + 1}"]) for i in range(length)]
+    length = 8_000  # takes long enough on any machine for some milliseconds to pass
+    ops = ["Tanh", "Softmax"]  # each a step of its own
+    nodes = [helper.make_node(ops[i % 2], [f"v{i}"], [f"v{i + 1}"]) for i in range(length)]
     session = InferenceSession(
         model_bytes(nodes, {"v0": (TensorProto.FLOAT, ["n"])}, [f"v{length}"])
     )
