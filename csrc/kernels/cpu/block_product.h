@@ -17,6 +17,14 @@ struct ProductRows {
   int64_t rows = 0, inner = 0, columns = 0;
 };
 
+/// Those of a step whose operand 0 is x, with all dimensions but the last as rows.
+inline ProductRows product_rows(const KernelArgs& args) {
+  const TensorView &x = args.in[0], &y = args.out[0];
+  const int64_t inner = x.sizes[x.rank - 1], columns = y.sizes[y.rank - 1];
+  const int64_t rows = columns == 0 ? 0 : y.element_count() / columns;
+  return {x.as<float>(), y.as<float>(), rows, inner, columns};
+}
+
 /// y = x times a factor that pack(first, inner, column, width, to) packs as pack_panels does.
 template <class Pack>
 void multiply_panels(const KernelContext& context, const ProductRows& p, const Pack& pack) {

@@ -10,11 +10,8 @@ namespace {
 
 void matmul_n_bits(const KernelArgs& args) {
   const BlockWeights w = block_weights(args);
-  const TensorView &x = args.in[0], &y = args.out[0];
-  const int64_t inner = x.sizes[x.rank - 1], columns = y.sizes[y.rank - 1];
-  const int64_t rows = columns == 0 ? 0 : y.element_count() / columns;
-  if (rows == 0) return;
-  const ProductRows p{x.as<float>(), y.as<float>(), rows, inner, columns};
+  const ProductRows p = product_rows(args);
+  if (p.rows == 0) return;
   with_bits(args.facts.node().attrs.integer("bits"),
             [&](auto bits) { multiply_rounded<decltype(bits)::value>(args.context, p, w); });
 }

@@ -10,13 +10,6 @@ namespace {
 
 constexpr int64_t kWidth = kPanelWidth<float>;
 
-ProductRows product_rows(const KernelArgs& args) {
-  const TensorView &x = args.in[0], &y = args.out[0];
-  const int64_t inner = x.sizes[x.rank - 1], columns = y.sizes[y.rank - 1];
-  const int64_t rows = columns == 0 ? 0 : y.element_count() / columns;
-  return {x.as<float>(), y.as<float>(), rows, inner, columns};
-}
-
 /// y = x times a factor that pack(first, inner, column, width, to) packs as pack_panels does.
 template <class Pack>
 void multiply(const KernelArgs& args, const Pack& pack) {

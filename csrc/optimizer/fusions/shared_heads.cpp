@@ -76,6 +76,11 @@ bool fuse_shared_heads(Graph& graph, PassContext& context) {
                      true);
       continue;
     }
+    const Dims &q = node->input(0)->dims, &repeated = node->input(1)->dims;
+    if (!q[q.size() - 3].is_constant() || q[q.size() - 3] != repeated[q.size() - 3]) {
+      context.reject("ScaledDotProductAttention", "the number of heads is not known", *node, true);
+      continue;
+    }
     if (!context.take()) break;
     const Graph::Inserting here(graph, node);
     for (size_t i : {1, 2}) {
