@@ -8,14 +8,14 @@ from __future__ import annotations
 import logging
 import types
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 from ortmodule_py import _C
 from ortmodule_py.base.errors import CannotLower, Origin, first_line, place
 from ortmodule_py.compile.forward_record import ForwardRecord
-from ortmodule_py.dynamo.graph_breaks import UNIT
+from ortmodule_py.dynamo.graph_breaks import OPEN_LOOP, UNIT
 from ortmodule_py.dynamo.transforms import Transforms
 from ortmodule_py.options.engine import EngineOptions
 from ortmodule_py.options.memory import LEVEL
@@ -66,6 +66,10 @@ class CaptureLog:
     transforms: Transforms = field(default_factory=Transforms)
     loop_break: tuple[types.CodeType, int] | None = None
     """The function that Dynamo gives up, as the graph breaks in one of its loops, and the offset there."""
+    open_loop: tuple[types.CodeType, int] | None = None
+    """The function with a loop over a size that has had too many values, and the offset of its `GET_ITER`."""
+    python_parts: set[types.CodeType] = field(default_factory=set)
+    """Loops and calls that are functions of their own and run in Python."""
     checkpoints_reported: bool = False
     said: set[Any] = field(default_factory=set)
     """Messages that are logged once."""
@@ -114,6 +118,11 @@ class CaptureLog:
             f" ({where})" if where else "",
         )
 
+    def most_captures(self, lines: Set[str]) -> int:
+        """How many values have been captured of a size that one of these lines specializes."""
+        found = self.specialized.items()
+        return max((len(v) for (_, at, symbol), v in found if symbol and at in lines), default=0)
+
     def report_checkpoints(self, count: int) -> None:
         """The memory optimizer decides what is recomputed, not `torch.utils.checkpoint`.
 
@@ -141,6 +150,8 @@ class CaptureLog:
         reason = "Dynamo captured nothing of it"
         if ran_before:
             reason = "it ran compiled before, but Dynamo skips its forward now"
+        if self.python_parts and any(why.startswith(OPEN_LOOP) for why in self.graph_breaks):
+            reason = f"all that it computes is in {OPEN_LOOP}"
         self.report_eager(CannotLower(f"the whole module: {reason}", ("", line)))
 
     def report_without_effect(self, what: str) -> None:

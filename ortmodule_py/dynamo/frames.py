@@ -34,7 +34,7 @@ from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.base.torch_state import restored_if_capture_fails
 from ortmodule_py.dynamo.errors import BackendCompilerFailed, CannotTrace, RecompileLimit
 from ortmodule_py.dynamo.hooks import has_hooks
-from ortmodule_py.dynamo.loops import outline, outline_call, place_of_failure
+from ortmodule_py.dynamo.loops import outline, outline_call, outline_rounds, place_of_failure
 from ortmodule_py.dynamo.patches.table import capturing_compiler
 from ortmodule_py.dynamo.progress import add_captured
 from ortmodule_py.dynamo.reasons import line_of_code, why_skipped, why_untraced
@@ -67,6 +67,8 @@ class Events(Protocol):
     graph_breaks: list[str]
     transforms: Transforms
     loop_break: tuple[types.CodeType, int] | None
+    open_loop: tuple[types.CodeType, int] | None
+    python_parts: set[types.CodeType]
 
     def report_eager(self, error: Exception) -> Any:
         """A piece falls back to eager PyTorch."""
@@ -242,7 +244,7 @@ class Frames:
         self._compiler = compiler
         self._fullgraph = fullgraph
         self._skipped = _SkippedFrames()
-        self._in_python_parts: set[types.CodeType] = set()
+        self._open_loops: set[types.CodeType] = set()
         self._in_python: list[CannotLower] = []
         """Why functions of the current forward ran in Python."""
         self._failure: CannotLower | None = None
@@ -303,8 +305,8 @@ class Frames:
     def __call__(self, frame: Any, *args: Any, skip: int = 0, **kwargs: Any) -> Any:
         """Convert a frame for Dynamo."""
         code = frame.f_code
-        if code in self._in_python_parts:
-            return _skip_once()
+        if code in self._compiler.log.python_parts:
+            return _skip_once(recursive=code in self._open_loops and _calls_nothing_large(frame))
         skipped = self._skipped.find(frame)
         if skipped is not None:
             return self._skip(skipped)
@@ -373,19 +375,23 @@ class Frames:
     def _converted(self, frame: Any, *args: Any, skip: int, **kwargs: Any) -> Any:
         """Dynamo's conversion; a loop or call that breaks the graph becomes a function that runs in Python."""
         log = self._compiler.log
-        log.loop_break = None
+        log.loop_break = log.open_loop = None
         result = self._convert(frame, *args, skip=skip + 1, **kwargs)
         if result.guarded_code is not None:
             return result
-        broken, failed = log.loop_break, self._observed.failed_at
+        rounds, broken, failed = log.open_loop, log.loop_break, self._observed.failed_at
         outlined = None
-        if broken is not None and broken[0] is frame.f_code:
+        if rounds is not None and rounds[0] is frame.f_code:
+            outlined = outline_rounds(*rounds)
+        elif broken is not None and broken[0] is frame.f_code:
             outlined = outline(*broken)
         elif failed is not None and failed[0] is frame.f_code:
             outlined = outline_call(*failed)
         if outlined is None:
             return result
-        self._in_python_parts.add(outlined.part)
+        log.python_parts.update(outlined.parts)
+        if rounds is not None:
+            self._open_loops.add(outlined.parts[0])
         result = self._convert(_WithCode(frame, outlined.code), *args, skip=skip + 1, **kwargs)
         if result.guarded_code is not None:
             add_captured(frame.f_code)
@@ -453,6 +459,28 @@ def _skip_once(recursive: bool = False) -> Any:
 
 def _holds_module(frame: Any) -> bool:
     return any(isinstance(value, nn.Module) for value in frame.f_locals.values())
+
+
+def _calls_nothing_large(frame: Any) -> bool:
+    """Whether a function calls, by name, no layer with parts, layer of the user or other function of the user.
+
+    A piece of one operator for each round of a loop takes longer than eager PyTorch.
+    """
+    names, held = frame.f_code.co_names, frame.f_locals
+    layers = [value for value in held.values() if isinstance(value, nn.Module)]
+    called = [getattr(layer, name, None) for layer in layers for name in names]
+    called += [frame.f_globals.get(name) for name in names]
+    called += [value for name, value in held.items() if name != "self"]
+    return not any(map(_is_large, called))
+
+
+def _is_large(value: Any) -> bool:
+    """Whether a call of this value may be worth a piece."""
+    if isinstance(value, nn.Module):
+        plain = type(value).__module__.startswith("torch.nn.")
+        return not plain or next(value.children(), None) is not None
+    code = getattr(inspect.unwrap(value), "__code__", None) if inspect.isroutine(value) else None
+    return code is not None and not code.co_filename.startswith(_LIBRARIES)
 
 
 def _is_of_model(frame: Any) -> bool:

@@ -5,6 +5,10 @@ the loop with a call of a second one, which runs the loop and ends with a call o
 stands before and behind the loop is captured, the loop runs in Python, and the layers that it calls are
 captured one by one. Works on bytecode, as a function may have no source.
 
+A loop whose number of rounds is a size is unrolled: each size is a capture. If it changes too often (see
+`patches/open_loops`), the loop runs in Python as well, with all that reads a list that it fills, since Dynamo
+guards the lengths of lists.
+
 At a graph break, Python gets what the function has at hand. Dynamo gives up the function if it cannot make that:
 the iterators of `[t.item() for i, t in enumerate(ts)]` and `sum(t.item() for t in ts)`, for example. So the call
 that breaks the graph becomes a function that makes its arguments itself.
@@ -41,7 +45,8 @@ class Outlined:
     code: types.CodeType
     """The function, which calls the part. It has the variables of the original: guards read a frame's
     variables by position."""
-    part: types.CodeType
+    parts: tuple[types.CodeType, ...]
+    """What runs in Python: the loop or the call, and what reads the lists that the loop fills."""
 
 
 @dataclass(frozen=True)
@@ -78,13 +83,39 @@ def outline(code: types.CodeType, offset: int) -> Outlined | None:
     if sys.version_info[:2] not in _VERSIONS:
         return None
     try:
-        start, end = _cuts(_Flow(code), offset)
-        rest = _function(code, end, None, None) if end else None
-        loop = _function(code, start, end, rest)
-        caller = _function(code, None, start, loop)
+        flow = _Flow(code)
+        return _cut_up(code, *_cuts(flow, _loop_around(flow, flow.position(offset))))
     except _NoCut:
         return None  # the report names the graph break, as without outlining
-    return _outlined(code, caller, loop)
+
+
+@functools.lru_cache(maxsize=256)
+def outline_rounds(code: types.CodeType, offset: int) -> Outlined | None:
+    """Outline the loop or comprehension over what `GET_ITER` at `offset` iterates, and what reads the lists
+    that it fills; None if that is not possible."""
+    if sys.version_info[:2] not in _VERSIONS:
+        return None
+    try:
+        return _cut_up(code, *_cuts_around_rounds(_Flow(code), offset))
+    except _NoCut:
+        return None
+
+
+def _cut_up(code: types.CodeType, *cuts: _Cut | None) -> Outlined | None:
+    """A function that calls, at its first cut, a part up to the next one, which goes on likewise; None is the
+    function's end. What is behind the last cut does not run in Python.
+
+    Raises:
+        _NoCut: torch's assembler does not take the instructions.
+    """
+    after: types.CodeType | None = None
+    end: _Cut | None = None
+    parts: list[types.CodeType] = []
+    for begin in filter(None, reversed(cuts)):
+        after, end = _function(code, begin, end, after), begin
+        parts.insert(0, after)
+    caller = _function(code, None, end, after)
+    return _outlined(code, caller, *(parts if cuts[-1] is None else parts[:-1]))
 
 
 @functools.lru_cache(maxsize=256)
@@ -107,11 +138,11 @@ def outline_call(code: types.CodeType, offset: int) -> Outlined | None:
 
 
 def _outlined(
-    code: types.CodeType, caller: types.CodeType, part: types.CodeType
+    code: types.CodeType, caller: types.CodeType, *parts: types.CodeType
 ) -> Outlined | None:
     variables = ("co_varnames", "co_cellvars", "co_freevars")
     same = all(getattr(caller, kind) == getattr(code, kind) for kind in variables)
-    return Outlined(caller, part) if same else None
+    return Outlined(caller, parts) if same else None
 
 
 def place_of_failure(error: BaseException) -> tuple[types.CodeType, int] | None:
@@ -129,27 +160,85 @@ def place_of_failure(error: BaseException) -> tuple[types.CodeType, int] | None:
 # ---- finding the loop ------------------------------------------------------------------------------
 
 
-def _cuts(flow: _Flow, offset: int) -> tuple[_Cut, _Cut | None]:
-    """In front of the outermost loop around an instruction, and behind it if anything is there.
+def _loop_around(flow: _Flow, at: int) -> range:
+    """The instructions of the outermost loop around an instruction.
 
     Raises:
-        _NoCut: there is no loop, or no such place.
+        _NoCut: there is no loop.
     """
-    at = next((i for i, inst in enumerate(flow.all) if inst.offset == offset), -1)
     head = min((goal for i, goal in flow.jumps.items() if goal <= at <= i), default=None)
     if head is None:
         raise _NoCut
     # Without exceptions, as their handlers stand at the end of a function.
     last = max((i for i in flow.reachable(head) if flow.jumps.get(i) == head), default=head)
-    loop = range(head, last + 1)
+    return range(head, last + 1)
+
+
+def _cuts(flow: _Flow, inner: range) -> tuple[_Cut, _Cut | None]:
+    """In front of some instructions, and behind them unless the function ends with them.
+
+    Raises:
+        _NoCut: there is no such place.
+    """
+    head = inner.start
     first = next(i for i, inst in enumerate(flow.all) if inst.opname == "RESUME") + 1
     starts = (i for i in range(head, max(first, head - _STEPS_BACK) - 1, -1) if flow.depth(i) == 0)
-    start = next((i for i in starts if flow.reachable(0, i).isdisjoint(loop)), None)
+    start = next((i for i in starts if flow.reachable(0, i).isdisjoint(inner)), None)
     if start is None:
         raise _NoCut
+    return flow.cut(start), _cut_behind(flow, start, inner[-1])
+
+
+def _cut_behind(flow: _Flow, start: int, last: int) -> _Cut | None:
+    """Behind the instruction at `last` on the way from `start`; None if only the function's end is there.
+
+    Raises:
+        _NoCut: there is no such place.
+    """
     behind = [i for i in sorted(flow.reachable(start)) if i > last]
     ends = (i for i in behind if flow.depth(i) == 0 and max(flow.reachable(start, i)) < i)
-    return flow.cut(start), flow.cut(next(ends, -1)) if behind else None
+    end = next(ends, None)
+    return None if end is None else flow.cut(end)
+
+
+def _cuts_around_rounds(flow: _Flow, offset: int) -> tuple[_Cut | None, ...]:
+    """Around the loop or comprehension of the iterator that the instruction at `offset` makes, and behind what
+    reads the lists that it fills, if anything does; None is the function's end.
+
+    Raises:
+        _NoCut: there is no such place.
+    """
+    at = flow.position(offset)
+    heads = (i for i in range(at, len(flow.all)) if flow.all[i].opname in ("FOR_ITER", "CALL"))
+    head = next(heads, -1)  # a comprehension before Python 3.12 is a call
+    if head < 0:
+        raise _NoCut
+    is_loop = flow.all[head].opname == "FOR_ITER"
+    inner = _loop_around(flow, head) if is_loop else range(at, head + 1)
+    start, end = _cuts(flow, inner)
+    if end is not None:
+        readers = flow.readers(_filled(flow, range(start.at, inner.stop)), inner[-1])
+        last = max(readers, default=-1)
+        if last >= end.at:
+            return start, end, _cut_behind(flow, start.at, last)
+    return start, end
+
+
+def _filled(flow: _Flow, region: range) -> set[str]:
+    """Variables of lists and tuples that instructions make or make longer."""
+    found: set[str] = set()
+    for i in region:
+        following = [inst.opname for inst in flow.all[i + 1 : i + 3]]
+        grows = flow.all[i + 1].argval in ("append", "extend", "insert")
+        if grows and following[0] in ("LOAD_METHOD", "LOAD_ATTR"):
+            found |= flow.names(i)
+        elif flow.all[i].opname in ("BUILD_LIST", "BUILD_TUPLE") and following[0] == "BINARY_OP":
+            found |= flow.stored(i + 2)
+    i = region.stop  # a comprehension leaves its list on the stack
+    while flow.all[i].opname in ("END_FOR", "POP_TOP", "SWAP") or flow.stored(i):
+        found |= flow.stored(i)
+        i += 1
+    return found
 
 
 def _call_around(flow: _Flow, offset: int) -> _Region:
@@ -158,7 +247,7 @@ def _call_around(flow: _Flow, offset: int) -> _Region:
     Raises:
         _NoCut: it is no call, or is in a `try` or a `with`, assigns a variable or is entered elsewhere.
     """
-    at = next((i for i, inst in enumerate(flow.all) if inst.offset == offset), -1)
+    at = flow.position(offset)
     if at < 0 or not flow.all[at].opname.startswith("CALL") or flow.depth(at + 1) < 1:
         raise _NoCut
     base = flow.depth(at + 1) - 1
@@ -178,7 +267,7 @@ def _comprehension_around(flow: _Flow, offset: int) -> _Region | None:
     function of its own needs neither.
     """
     names = [inst.opname for inst in flow.all]
-    at = next((i for i, inst in enumerate(flow.all) if inst.offset == offset), -1)
+    at = flow.position(offset)
     for first in range(at):
         if names[first] != "LOAD_FAST_AND_CLEAR":
             continue
@@ -229,6 +318,10 @@ class _Flow:
         self._given = frozenset(code.co_varnames[:count])
         self._states = self._forward()
 
+    def position(self, offset: int) -> int:
+        """The instruction at an offset; -1 if there is none."""
+        return next((i for i, inst in enumerate(self.all) if inst.offset == offset), -1)
+
     def depth(self, i: int) -> int:
         """Of the stack before an instruction; -1 if no path leads to it."""
         return self._states[i][0] if i in self._states else -1
@@ -242,6 +335,20 @@ class _Flow:
     def stored(self, i: int) -> frozenset[str]:
         """The local variable that an instruction assigns, if any."""
         return self.names(i) if "STORE" in self.all[i].opname else frozenset()
+
+    def readers(self, names: Set[str], last: int) -> Iterator[int]:
+        """Instructions behind the one at `last` that read a variable which it leaves."""
+        for name in names:
+            ahead, seen = [f for f, _ in self._successors(last)], {last}
+            while ahead:
+                i = ahead.pop()
+                if i in seen:
+                    continue
+                seen.add(i)
+                if name not in self.stored(i):
+                    ahead += [f for f, _ in self._successors(i)]
+                    if i > last and name in self.names(i):
+                        yield i
 
     def is_closed(self, region: range) -> bool:
         """Whether no jump leads into or out of these instructions."""

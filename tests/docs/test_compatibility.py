@@ -24,6 +24,7 @@ from tests.docs.library_blocks import Convolution, Lit, LoraLinear, UNetBlock, c
 from tests.docs.trained_cases import (
     Report,
     calls as _calls,
+    layer_drop,
     rows_of as _rows_of,
     tested as _tested,
     trained as _trained,
@@ -431,20 +432,15 @@ def _() -> Report:
     return _calls(forward, _rows_of(4), lambda i: torch.arange(3 + i))
 
 
-def _layer_drop(self: Any, x: Tensor) -> Tensor:
-    x = self.fc(x)
-    for layer in self.layers:
-        if torch.rand([]) < 0.5:
-            x = layer(x)
-    return x.tanh()
-
-
 def _with_layers(function: Callable[..., Any]) -> Report:
     return _calls(function, layers=nn.ModuleList(nn.Linear(4, 4) for _ in range(3)))
 
 
 CASES["layer drop (BART, Wav2Vec2), routers, a `print` in a loop"] = lambda: _with_layers(
-    _layer_drop
+    layer_drop
+)
+CASES["a loop over a size (`for t in range(x.size(1))`), as in recurrences of your own"] = _tested(
+    "tests/dynamo/test_open_loops.py::test_a_loop_over_a_size", "partly"
 )
 
 

@@ -36,6 +36,15 @@ def calls(function: Callable[..., Any], *inputs: Any, **attributes: Any) -> Repo
     return trained(Calls(function, **attributes), *(inputs or (rows_of(4),)))
 
 
+def layer_drop(self: Any, x: Tensor) -> Tensor:
+    """A forward whose layers run by chance."""
+    x = self.fc(x)
+    for layer in self.layers:
+        if torch.rand([]) < 0.5:
+            x = layer(x)
+    return x.tanh()
+
+
 def word(outcome: Report | str) -> str:
     """The word of the page for the outcome of a case."""
     if isinstance(outcome, str):
