@@ -35,12 +35,16 @@ bool is_contiguous(const Layout& layout) {
 namespace {
 
 // Dimensions larger than 1 in `layout` or `sizes`, innermost (smallest stride) first.
-std::vector<size_t> dims_by_stride(const Layout& layout, const Sizes& sizes) {
-  std::vector<size_t> order;
-  for (size_t i = layout.sizes.size(); i-- > 0;)
-    if (layout.sizes[i] != 1 || sizes[i] != 1) order.push_back(i);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return layout.strides[a] < layout.strides[b]; });
+Sizes dims_by_stride(const Layout& layout, const Sizes& sizes) {
+  Sizes order;
+  for (size_t i = layout.sizes.size(); i-- > 0;) {
+    if (layout.sizes[i] == 1 && sizes[i] == 1) continue;
+    size_t place = order.size();
+    order.push_back(0);
+    for (; place > 0 && layout.strides[i] < layout.strides[static_cast<size_t>(order[place - 1])]; --place)
+      order[place] = order[place - 1];
+    order[place] = static_cast<int64_t>(i);
+  }
   return order;
 }
 
@@ -49,9 +53,10 @@ std::vector<size_t> dims_by_stride(const Layout& layout, const Sizes& sizes) {
 bool is_dense(const Layout& layout) {
   if (element_count(layout.sizes) == 0) return true;
   int64_t expected = 1;
-  for (size_t dim : dims_by_stride(layout, layout.sizes)) {
-    if (layout.strides[dim] != expected) return false;
-    expected *= layout.sizes[dim];
+  for (int64_t dim : dims_by_stride(layout, layout.sizes)) {
+    const auto d = static_cast<size_t>(dim);
+    if (layout.strides[d] != expected) return false;
+    expected *= layout.sizes[d];
   }
   return true;
 }
@@ -103,9 +108,10 @@ Sizes strides_like(const Sizes& sizes, const Layout& like) {
   Sizes strides = contiguous_strides(sizes);
   if (is_contiguous(like)) return strides;
   int64_t next = 1;
-  for (size_t dim : dims_by_stride(like, sizes)) {
-    strides[dim] = next;
-    next *= std::max<int64_t>(sizes[dim], 1);
+  for (int64_t dim : dims_by_stride(like, sizes)) {
+    const auto d = static_cast<size_t>(dim);
+    strides[d] = next;
+    next *= std::max<int64_t>(sizes[d], 1);
   }
   return strides;
 }

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <shared_mutex>
 #include <span>
+#include <unordered_map>
 #include <utility>
 
 #include "kernels/cpu_kernel_entry.h"
@@ -29,10 +30,25 @@ struct Entry {
   }
 };
 
-std::deque<Entry> cpu_kernels() {
-  std::deque<Entry> found;
+struct Entries {
+  std::deque<Entry> all;  // a deque, because plans keep pointers to the definitions
+  /// Best first; a wider instruction set decides only between copies of equal priority.
+  std::unordered_map<std::string_view, std::vector<const Entry*>> of_op;
+
+  void add(Entry entry) {
+    const Entry& added = all.emplace_back(std::move(entry));
+    std::vector<const Entry*>& same = of_op[added.def.op];
+    const auto rank = [](const Entry* e) { return std::pair(e->def.priority, e->isa); };
+    const auto worse = std::ranges::find_if(
+        same, [&](const Entry* other) { return rank(other) < rank(&added); });
+    same.insert(worse, &added);
+  }
+};
+
+Entries cpu_kernels() {
+  Entries found;
   for (const CpuKernelEntry& entry : std::span(__start_ortm_cpu_kernels, __stop_ortm_cpu_kernels))
-    if (isa_available(entry.isa)) found.push_back({entry.make(), entry.isa, true});
+    if (isa_available(entry.isa)) found.add({entry.make(), entry.isa, true});
   return found;
 }
 
@@ -42,22 +58,15 @@ std::shared_mutex& entries_mutex() {
   return mutex;
 }
 
-// A deque, because plans keep pointers to the definitions.
-std::deque<Entry>& entries() {
-  static std::deque<Entry> all = cpu_kernels();
-  return all;
+Entries& entries() {
+  static Entries known = cpu_kernels();
+  return known;
 }
 
-// Best first; a wider instruction set decides only between copies of equal priority.
 std::vector<const Entry*> entries_of(std::string_view op) {
-  std::vector<const Entry*> found;
   const std::shared_lock lock(entries_mutex());
-  for (const Entry& entry : entries())
-    if (entry.def.op == op) found.push_back(&entry);
-  std::stable_sort(found.begin(), found.end(), [](const Entry* a, const Entry* b) {
-    return std::pair(a->def.priority, a->isa) > std::pair(b->def.priority, b->isa);
-  });
-  return found;
+  const auto found = entries().of_op.find(op);
+  return found == entries().of_op.end() ? std::vector<const Entry*>() : found->second;
 }
 
 // The dtype that KernelDef::dtypes speaks of.
@@ -105,7 +114,7 @@ std::vector<const KernelDef*> kernels_of(std::string_view op) {
 std::vector<const KernelDef*> all_kernels() {
   std::vector<const KernelDef*> defs;
   const std::shared_lock lock(entries_mutex());
-  for (const Entry& entry : entries()) defs.push_back(&entry.def);
+  for (const Entry& entry : entries().all) defs.push_back(&entry.def);
   return defs;
 }
 
@@ -131,7 +140,7 @@ bool isa_available(Isa isa) {
 
 KernelRegistrar::KernelRegistrar(KernelDef def) {
   const std::unique_lock lock(entries_mutex());
-  entries().push_back({std::move(def)});
+  entries().add({std::move(def)});
 }
 
 }  // namespace ortmodule

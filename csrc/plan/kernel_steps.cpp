@@ -154,12 +154,16 @@ bool StepBuilder::conform_operands(PlannedStep& step, StepFacts& facts) {
     const auto& rules = step.kernel->input_rules;
     const LayoutRule rule = i < rules.size() ? rules[i] : step.kernel->layout;
     if (fits(layout, rule)) continue;
-    step.in[i] = contiguous_copy(step.in[i], step.region,
-                                 str(step.kernel->name, " wants operand ", i, " contiguous"));
+    copy_operand(step, i);
     facts.inputs[i].layout = plan_.tensors[step.in[i]].layout;
     changed = true;
   }
   return changed;
+}
+
+void StepBuilder::copy_operand(PlannedStep& step, size_t i) {
+  step.in[i] = contiguous_copy(step.in[i], step.region,
+                               str(step.kernel->name, " wants operand ", i, " contiguous"));
 }
 
 void StepBuilder::add_kernel_step(const StepNodes& nodes, Region region) {
@@ -182,11 +186,16 @@ void StepBuilder::take_steps_of(const Plan* earlier) {
 }
 
 std::optional<int64_t> StepBuilder::plan_as_before(const StepNodes& nodes, PlannedStep& step) {
-  for (size_t at : of_form_[nodes.form])
-    if (is_alike(plan_.steps[at], nodes, step)) return take(plan_, plan_.steps[at], step);
+  for (const Known& known : of_form_[nodes.form]) {
+    if (!is_alike(plan_.steps[known.step], known.given, nodes, step)) continue;
+    const int64_t workspace_bytes = take(plan_, plan_.steps[known.step], step);
+    for (size_t i = 0; i < known.given.size(); ++i)
+      if (step.in[i] && !(known.given[i] == step.facts->inputs[i].layout)) copy_operand(step, i);
+    return workspace_bytes;
+  }
   const PlannedStep* twin = twin_of(nodes);
-  if (!twin || !is_alike(*twin, nodes, step)) return std::nullopt;
-  of_form_[nodes.form].push_back(plan_.steps.size());
+  if (!twin || !is_alike(*twin, {}, nodes, step)) return std::nullopt;
+  of_form_[nodes.form].push_back({plan_.steps.size(), {}});
   return take(*earlier_, *twin, step);
 }
 
@@ -222,13 +231,14 @@ const PlannedStep* StepBuilder::twin_of(const StepNodes& nodes) {
   return &twin;
 }
 
-bool StepBuilder::is_alike(const PlannedStep& earlier, const StepNodes& nodes,
-                           const PlannedStep& step) {
+bool StepBuilder::is_alike(const PlannedStep& earlier, const std::vector<Layout>& given,
+                           const StepNodes& nodes, const PlannedStep& step) {
   const StepFacts& facts = *earlier.facts;
   if (facts.inputs.size() != step.in.size()) return false;
   for (size_t i = 0; i < step.in.size(); ++i) {
     if (!step.in[i]) continue;  // by their form, in both
-    if (!(plan_.tensors[step.in[i]].layout == facts.inputs[i].layout)) return false;
+    const Layout& wanted = given.empty() ? facts.inputs[i].layout : given[i];
+    if (!(plan_.tensors[step.in[i]].layout == wanted)) return false;
   }
   // The operands of a group are in the same places.
   for (size_t n = 0; n < nodes.nodes.size(); ++n)
@@ -246,8 +256,13 @@ int64_t StepBuilder::plan_alone(const StepNodes& nodes, PlannedStep& step) {
   StepFacts facts = make_facts(nodes, step.in, step.region);
   choose_kernel(step, facts, nodes);
   // Copies are steps of their own, before this one.
-  const bool copied = conform_operands(step, facts);
-  if (copied) choose_kernel(step, facts, nodes);
+  std::vector<Layout> given;
+  for (const OperandFacts& operand : facts.inputs) given.push_back(operand.layout);
+  if (conform_operands(step, facts)) {
+    choose_kernel(step, facts, nodes);
+  } else {
+    given.clear();
+  }
   choose_output_layouts(nodes, *step.kernel, facts);
   if (step.kernel->library_bytes)
     step.library_bytes = static_cast<int64_t>(step.kernel->library_bytes(facts));
@@ -257,7 +272,8 @@ int64_t StepBuilder::plan_alone(const StepNodes& nodes, PlannedStep& step) {
   const int64_t workspace_bytes = workspace ? static_cast<int64_t>(workspace(facts)) : 0;
   step.facts = std::make_shared<const StepFacts>(std::move(facts));
   // Gradient edges take the layouts of the values inside of each group.
-  if (!copied && lowered_.edges.empty()) of_form_[nodes.form].push_back(plan_.steps.size());
+  if (lowered_.edges.empty())
+    of_form_[nodes.form].push_back({plan_.steps.size(), std::move(given)});
   return workspace_bytes;
 }
 

@@ -11,31 +11,44 @@ namespace {
 bool overlap(const Block& a, const Block& b) { return a.first <= b.last && b.first <= a.last; }
 
 /// The placed blocks by time: most live for a few of thousands of steps, so a block is compared
-/// with few others.
+/// with few others. In one array for all of them, as small ones would take most of the time.
 class PlacedBlocks {
  public:
   PlacedBlocks(const std::vector<Block>& blocks, const std::vector<int64_t>& offsets)
       : blocks_(blocks), offsets_(offsets) {
     for (const Block& block : blocks) begin_ = std::min(begin_, block.first);
+    for (const Block& block : blocks) {
+      const auto [first, last] = buckets_of(block);
+      if (ends_.size() <= last) ends_.resize(last + 1);
+      for (size_t bucket = first; bucket <= last; ++bucket) ++ends_[bucket];
+    }
+    starts_.reserve(ends_.size());
+    size_t count = 0;
+    for (size_t& end : ends_) {
+      starts_.push_back(count);
+      count += std::exchange(end, count);
+    }
+    by_time_.resize(count);
   }
 
   void add(size_t index) {
     const auto [first, last] = buckets_of(blocks_[index]);
-    if (by_time_.size() <= last) by_time_.resize(last + 1);
-    for (size_t bucket = first; bucket <= last; ++bucket) by_time_[bucket].push_back(index);
+    for (size_t bucket = first; bucket <= last; ++bucket) by_time_[ends_[bucket]++] = index;
   }
 
-  /// Placed blocks that live at the same time as this one, by ascending offset.
-  std::vector<size_t> beside(const Block& block) const {
+  /// Placed blocks that live at the same time as this one, by ascending offset; until the next call.
+  const std::vector<size_t>& beside(const Block& block) {
     const auto [first, last] = buckets_of(block);
-    std::vector<size_t> found;
-    for (size_t bucket = first; bucket <= last && bucket < by_time_.size(); ++bucket)
-      for (size_t other : by_time_[bucket])
-        if (overlap(block, blocks_[other]) && is_first_bucket(bucket, block, blocks_[other]))
-          found.push_back(other);
-    std::sort(found.begin(), found.end(),
+    found_.clear();
+    for (size_t bucket = first; bucket <= last; ++bucket)
+      for (size_t i = starts_[bucket]; i < ends_[bucket]; ++i) {
+        const Block& other = blocks_[by_time_[i]];
+        if (overlap(block, other) && is_first_bucket(bucket, block, other))
+          found_.push_back(by_time_[i]);
+      }
+    std::sort(found_.begin(), found_.end(),
               [&](size_t a, size_t b) { return offsets_[a] < offsets_[b]; });
-    return found;
+    return found_;
   }
 
  private:
@@ -55,7 +68,9 @@ class PlacedBlocks {
   const std::vector<Block>& blocks_;
   const std::vector<int64_t>& offsets_;
   int begin_ = std::numeric_limits<int>::max();
-  std::vector<std::vector<size_t>> by_time_;
+  std::vector<size_t> starts_, ends_;  // by bucket, in by_time_; the end is that of those placed
+  std::vector<size_t> by_time_;
+  std::vector<size_t> found_;
 };
 
 Packing pack_in_order(const std::vector<Block>& blocks, const std::vector<size_t>& order) {
@@ -87,26 +102,29 @@ Packing pack_in_order(const std::vector<Block>& blocks, const std::vector<size_t
 }  // namespace
 
 Packing pack(const std::vector<Block>& blocks) {
-  std::vector<size_t> by_size(blocks.size());
-  std::iota(by_size.begin(), by_size.end(), size_t{0});
-  std::vector<size_t> by_birth = by_size;
-  std::stable_sort(by_size.begin(), by_size.end(),
+  std::vector<size_t> order(blocks.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return blocks[a].bytes > blocks[b].bytes; });
-  std::stable_sort(by_birth.begin(), by_birth.end(),
+  Packing greedy = pack_in_order(blocks, order);
+  if (greedy.bytes == peak_of(blocks)) return greedy;
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
                    [&](size_t a, size_t b) { return blocks[a].first < blocks[b].first; });
-  Packing greedy = pack_in_order(blocks, by_size);
-  Packing chronological = pack_in_order(blocks, by_birth);
+  Packing chronological = pack_in_order(blocks, order);
   return chronological.bytes < greedy.bytes ? chronological : greedy;
 }
 
 int64_t peak_of(const std::vector<Block>& blocks) {
-  int64_t peak = 0;
-  for (const Block& at : blocks) {
-    int64_t alive = 0;
-    for (const Block& block : blocks)
-      if (block.first <= at.first && at.first <= block.last) alive += align_up(block.bytes);
-    peak = std::max(peak, alive);
+  std::vector<std::pair<int, int64_t>> changes;  // step, bytes from there on
+  changes.reserve(2 * blocks.size());
+  for (const Block& block : blocks) {
+    changes.emplace_back(block.first, align_up(block.bytes));
+    changes.emplace_back(block.last + 1, -align_up(block.bytes));
   }
+  std::sort(changes.begin(), changes.end());  // of one step, what ends comes first
+  int64_t peak = 0, alive = 0;
+  for (const auto& [step, bytes] : changes) peak = std::max(peak, alive += bytes);
   return peak;
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
+#include <vector>
 
 namespace ortmodule {
 namespace {
@@ -62,14 +64,33 @@ TensorId reusable_operand(const Plan& plan, const PlannedStep& step, int s, Tens
   return {};
 }
 
+/// The tensors of each storage, in one array of links.
+class Views {
+ public:
+  explicit Views(const Plan& plan) : first_(plan.storages.size()), next_(plan.tensors.size()) {
+    for (TensorId tensor : plan.tensors.ids())
+      if (const StorageId storage = plan.tensors[tensor].storage)
+        next_[tensor.index()] = std::exchange(first_[storage.index()], tensor);
+  }
+
+  /// Make the tensors of one storage tensors of another.
+  void move(Plan& plan, StorageId from, StorageId to) {
+    for (TensorId tensor = std::exchange(first_[from.index()], {}); tensor;) {
+      plan.tensors[tensor].storage = to;
+      const TensorId rest = std::exchange(next_[tensor.index()], first_[to.index()]);
+      first_[to.index()] = std::exchange(tensor, rest);
+    }
+  }
+
+ private:
+  std::vector<TensorId> first_;  // by storage
+  std::vector<TensorId> next_;   // by tensor
+};
+
 }  // namespace
 
 void reuse_in_place(Plan& plan, bool overwrite_saved, bool forward_is_fixed) {
-  std::vector<std::vector<TensorId>> views(plan.storages.size());  // by storage
-  for (TensorId id : plan.tensors.ids()) {
-    const StorageId storage = plan.tensors[id].storage;
-    if (storage) views[storage.index()].push_back(id);
-  }
+  Views views(plan);
   for (int s = 0; s < plan.step_count(); ++s) {
     const PlannedStep& step = plan.step(s);
     if (!step.kernel->inplace) continue;
@@ -93,11 +114,7 @@ void reuse_in_place(Plan& plan, bool overwrite_saved, bool forward_is_fixed) {
                                               : gone.role;
       gone.bytes = 0;
       gone.first_step = gone.last_step = s;
-      for (TensorId view : views[from.index()]) {
-        plan.tensors[view].storage = to;
-        views[to.index()].push_back(view);
-      }
-      views[from.index()].clear();
+      views.move(plan, from, to);
     }
   }
 }

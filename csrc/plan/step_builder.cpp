@@ -239,10 +239,31 @@ TensorId StepBuilder::copy_to(TensorId tensor, const Layout& layout, Region regi
   const PlannedTensor source = plan_.tensors[tensor];
   PlannedStep step;
   step.region = region;
-  step.kernel_op = "Contiguous";
+  const auto known = std::ranges::find_if(copies_, [&](size_t at) {
+    const StepFacts& facts = *plan_.steps[at].facts;
+    return facts.inputs[0].dtype == source.dtype && facts.inputs[0].layout == source.layout &&
+           facts.outputs[0].layout == layout;
+  });
+  if (known != copies_.end()) {
+    take(plan_, plan_.steps[*known], step);
+  } else {
+    plan_copy(source, layout, step);
+    if (copies_.size() < kMostCopies) copies_.push_back(plan_.steps.size());
+  }
+  if (!storage)
+    storage = new_temporary(region, storage_bytes(layout, source.dtype),
+                            plan_.storages[source.storage].name + " copied");
+  step.in.push_back(tensor);
+  const TensorId result = new_tensor(nullptr, source.dtype, layout, storage);
+  step.out.push_back(result);
+  plan_.steps.push_back(std::move(step));
+  return result;
+}
+
+void StepBuilder::plan_copy(const PlannedTensor& source, const Layout& layout, PlannedStep& step) {
   StepFacts facts;
   NodeFacts& node = facts.nodes.emplace_back();
-  node.op = "Contiguous";
+  node.op = step.kernel_op = "Contiguous";
   node.inputs.push_back({OperandRef::Kind::Input, 0, 0.0});
   node.input_dtypes.push_back(source.dtype);
   node.outputs.push_back(0);
@@ -256,14 +277,6 @@ TensorId StepBuilder::copy_to(TensorId tensor, const Layout& layout, Region regi
   ORTM_ASSERT(step.kernel, "no copy kernel for ", name_of(source.dtype), ": ", why);
   if (step.kernel->prepare) step.prepared = step.kernel->prepare(facts);
   step.facts = std::make_shared<const StepFacts>(std::move(facts));
-  if (!storage)
-    storage = new_temporary(region, storage_bytes(layout, source.dtype),
-                            plan_.storages[source.storage].name + " copied");
-  step.in.push_back(tensor);
-  const TensorId result = new_tensor(nullptr, source.dtype, layout, storage);
-  step.out.push_back(result);
-  plan_.steps.push_back(std::move(step));
-  return result;
 }
 
 TensorId StepBuilder::contiguous_copy(TensorId tensor, Region region, const std::string& why) {

@@ -47,7 +47,9 @@ class StepBuilder {
   static int64_t take(const Plan& plan, const PlannedStep& earlier, PlannedStep& step);
   /// The step of these nodes in the plan of other sizes, if its results have the same sizes.
   const PlannedStep* twin_of(const StepNodes& nodes);
-  bool is_alike(const PlannedStep& earlier, const StepNodes& nodes, const PlannedStep& step);
+  /// `given`: the layouts of the operands of `earlier` before copies; empty if none was copied.
+  bool is_alike(const PlannedStep& earlier, const std::vector<Layout>& given,
+                const StepNodes& nodes, const PlannedStep& step);
   /// Returns the bytes of the workspace.
   int64_t plan_alone(const StepNodes& nodes, PlannedStep& step);
   StepFacts make_facts(const StepNodes& nodes, const std::vector<TensorId>& in, Region region);
@@ -55,6 +57,7 @@ class StepBuilder {
                      Region region);
   void choose_output_layouts(const StepNodes& nodes, const KernelDef& kernel, StepFacts& facts);
   bool conform_operands(PlannedStep& step, StepFacts& facts);
+  void copy_operand(PlannedStep& step, size_t i);
   void choose_kernel(PlannedStep& step, const StepFacts& facts, const StepNodes& nodes);
   void add_results(const StepNodes& nodes, PlannedStep& step);
   StorageId new_temporary(Region region, int64_t bytes, const std::string& name);
@@ -65,6 +68,7 @@ class StepBuilder {
   /// For backward: `tensor`, or its value before the run if it aliases a mutated argument.
   TensorId with_old_content(TensorId tensor);
   TensorId copy_to(TensorId tensor, const Layout& layout, Region region, StorageId storage = {});
+  void plan_copy(const PlannedTensor& source, const Layout& layout, PlannedStep& step);
   TensorId contiguous_copy(TensorId tensor, Region region, const std::string& why);
   TensorId copy_for_view(TensorId source, const Node& node, Region region);
   void note_copy(StorageId storage, const std::string& why);
@@ -88,7 +92,15 @@ class StepBuilder {
   const PlanRequest& request_;
   PerValue<TensorId> tensor_of_value_;  // none: not computed yet
   PerValue<std::optional<Sizes>> sizes_;
-  std::vector<std::vector<size_t>> of_form_;  // by form: steps that were planned
+  /// A step that was planned.
+  struct Known {
+    size_t step = 0;
+    std::vector<Layout> given;  // by operand, before copies; empty if none was copied
+  };
+
+  std::vector<std::vector<Known>> of_form_;  // by form
+  static constexpr size_t kMostCopies = 32;
+  std::vector<size_t> copies_;  // steps that copy between different layouts
   const Plan* earlier_ = nullptr;             // of other sizes
   size_t next_earlier_ = 0;                   // step of it
   std::unordered_map<const Value*, std::vector<size_t>> gradients_of_;  // of the plan
