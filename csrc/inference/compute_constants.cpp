@@ -18,7 +18,7 @@ namespace {
 bool writes_far_ahead(const PlannedStep& step) {
   constexpr int64_t kManyColumns = 2048;
   const OperandFacts &from = step.facts->inputs[0], &to = step.facts->outputs[0];
-  if (step.kernel_op != "PackWeights") return size_of(to.dtype) < size_of(from.dtype);
+  if (step.kernel->op != "PackWeights") return size_of(to.dtype) < size_of(from.dtype);
   return from.layout.strides[1] != 1 || from.layout.sizes[1] > kManyColumns;
 }
 

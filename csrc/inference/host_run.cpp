@@ -24,7 +24,7 @@ void execute_watched(const Program& program, Frame& frame, KernelContext& contex
     }
     const PlannedStep& step = plan.step(s);
     int64_t live_bytes = frame.live_bytes() + step.library_bytes;
-    for (BufferId buffer : step.allocate)
+    for (BufferId buffer : program.steps[static_cast<size_t>(s)].allocate)
       if (!plan.buffers[buffer].kernel_allocated) live_bytes += plan.buffers[buffer].bytes;
     const auto begin = Profile::Clock::now();
     execute(program, frame, context, s, s + 1, false);

@@ -11,26 +11,25 @@
 namespace ortmodule {
 namespace {
 
-bool is_to_host(const PlannedStep& step) { return step.kernel_op == "CopyToHost"; }
-bool is_to_device(const PlannedStep& step) { return step.kernel_op == "CopyToDevice"; }
+bool is_to_host(const PlannedStep& step) { return step.kernel->op == "CopyToHost"; }
+bool is_to_device(const PlannedStep& step) { return step.kernel->op == "CopyToDevice"; }
 
 /// The step that waits for the copy of `copy`. It reads source and destination, so both stay
 /// allocated up to it.
 PlannedStep await_of(const Plan& plan, const PlannedStep& copy) {
   PlannedStep step;
   step.region = copy.region;
-  step.kernel_op = "AwaitCopy";
   step.in = {copy.in[0], copy.out[0]};
   StepFacts facts;
   NodeFacts& node = facts.nodes.emplace_back();
-  node.op = step.kernel_op;
+  node.op = "AwaitCopy";
   for (TensorId tensor : step.in) {
     node.inputs.push_back({OperandRef::Kind::Input, static_cast<int>(facts.inputs.size()), 0.0});
     node.input_dtypes.push_back(plan.tensors[tensor].dtype);
     facts.inputs.push_back({plan.tensors[tensor].dtype, plan.tensors[tensor].layout});
   }
   std::string why;
-  step.kernel = select_kernel(step.kernel_op, copy.kernel->device, facts, &why);
+  step.kernel = select_kernel("AwaitCopy", copy.kernel->device, facts, &why);
   ORTM_ASSERT(step.kernel, "no kernel waits for a copy: ", why);
   step.facts = std::make_shared<const StepFacts>(std::move(facts));
   return step;
@@ -116,7 +115,7 @@ class CopySchedule {
 
 bool is_host_copy(const PlannedStep& step) { return is_to_host(step) || is_to_device(step); }
 
-bool is_await(const PlannedStep& step) { return step.kernel_op == "AwaitCopy"; }
+bool is_await(const PlannedStep& step) { return step.kernel->op == "AwaitCopy"; }
 
 HostLink::HostLink(const Plan& plan, const MachineRates& rates)
     : plan_(plan), rates_(rates), ends_(plan.storages.size(), 0.0) {}

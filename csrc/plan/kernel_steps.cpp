@@ -123,8 +123,8 @@ void StepBuilder::choose_output_layouts(const StepNodes& nodes, const KernelDef&
 
 void StepBuilder::choose_kernel(PlannedStep& step, const StepFacts& facts, const StepNodes& nodes) {
   std::string why;
-  step.kernel_op = nodes.pointwise ? "PointwiseGroup" : nodes.nodes.front()->op;
-  step.kernel = select_kernel(step.kernel_op, lowered_.device, facts, &why);
+  const std::string& op = nodes.nodes.front()->op;
+  step.kernel = select_kernel(nodes.pointwise ? "PointwiseGroup" : op, lowered_.device, facts, &why);
   if (step.kernel) return;
   const Node& node = *nodes.nodes.front();
   throw Error(str("[kernel] ", node.op, " needs a kernel, but found none that takes it (",
@@ -200,7 +200,6 @@ std::optional<int64_t> StepBuilder::plan_as_before(const StepNodes& nodes, Plann
 }
 
 int64_t StepBuilder::take(const Plan& plan, const PlannedStep& earlier, PlannedStep& step) {
-  step.kernel_op = earlier.kernel_op;
   step.kernel = earlier.kernel;
   step.facts = earlier.facts;
   step.prepared = earlier.prepared;

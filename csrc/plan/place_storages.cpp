@@ -30,7 +30,6 @@ class Placer {
     }
     place_gradients(Region::Backward);
     place_transients(Role::Backward, plan_.forward_steps, plan_.step_count());
-    list_events();
   }
 
  private:
@@ -265,20 +264,6 @@ class Placer {
       sum += *std::max_element(live.begin() + begin, live.begin() + end);
     }
     return sum;
-  }
-
-  void list_events() {
-    for (PlannedStep& step : plan_.steps) {
-      step.allocate.clear();
-      step.release.clear();
-    }
-    for (BufferId b : plan_.buffers.ids()) {
-      const PlannedBuffer& buffer = plan_.buffers[b];
-      if (!buffer.owned() || plan_.steps.empty()) continue;
-      plan_.step(buffer.first_step).allocate.push_back(b);
-      const bool kept = buffer.kind == BufferKind::Output || buffer.kind == BufferKind::Gradient;
-      if (!kept) plan_.step(buffer.last_step).release.push_back(b);
-    }
   }
 
   Plan& plan_;

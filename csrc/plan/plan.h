@@ -38,6 +38,8 @@ struct PlannedBuffer {
   int last_step = 0;
   bool kernel_allocated = false;  // allocated by the kernel, not by the runtime
   bool owned() const { return kind != BufferKind::Argument && kind != BufferKind::OutputGrad; }
+  /// Whether the caller has it at the end.
+  bool returned() const { return kind == BufferKind::Output || kind == BufferKind::Gradient; }
 };
 
 /// Memory that one or more tensors view.
@@ -68,17 +70,14 @@ struct PlannedTensor {
 struct PlannedStep {
   std::vector<const Node*> nodes;  // empty for a copy or a wait that the plan inserted
   Region region = Region::Forward;
-  std::string kernel_op;  // the op that select_kernel was called with
-  const KernelDef* kernel = nullptr;
+  const KernelDef* kernel = nullptr;  // its op is "Contiguous" for a copy that the plan inserted
   std::shared_ptr<const void> prepared;
   std::shared_ptr<const StepFacts> facts;  // one for steps that are alike, as in repeated layers
   std::vector<TensorId> in;                // none for an absent operand
   std::vector<TensorId> out;
   StorageId workspace_storage;
-  int64_t library_bytes = 0;       // allocated by the kernel's library while it runs
-  std::vector<BufferId> allocate;  // buffers to allocate before the step
-  std::vector<BufferId> release;   // buffers to free after the step
-  size_t range = 0;                // of backward; 0 runs first
+  int64_t library_bytes = 0;  // allocated by the kernel's library while it runs
+  size_t range = 0;           // of backward; 0 runs first
 };
 
 /// A gradient that the backward pass returns.

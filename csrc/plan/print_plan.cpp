@@ -1,6 +1,7 @@
 // Plans as text, for reports and tests.
 #include <iomanip>
 #include <sstream>
+#include <utility>
 
 #include "plan/plan.h"
 
@@ -42,14 +43,17 @@ void print_step(std::ostream& out, const Plan& plan, size_t index) {
   out << ") -> ";
   for (size_t i = 0; i < step.out.size(); ++i)
     out << (i ? ", " : "") << operand_text(plan, step.out[i]);
-  if (!step.allocate.empty()) {
-    out << "  +";
-    for (BufferId b : step.allocate) out << " b" << b;
-  }
-  if (!step.release.empty()) {
-    out << "  -";
-    for (BufferId b : step.release) out << " b" << b;
-  }
+  const auto list = [&](const char* sign, auto&& is_listed) {
+    for (BufferId b : plan.buffers.ids()) {
+      if (!plan.buffers[b].owned() || !is_listed(plan.buffers[b])) continue;
+      out << std::exchange(sign, "") << " b" << b;
+    }
+  };
+  const int s = static_cast<int>(index);
+  list("  +", [&](const PlannedBuffer& buffer) { return buffer.first_step == s; });
+  list("  -", [&](const PlannedBuffer& buffer) {
+    return buffer.last_step == s && !buffer.returned();
+  });
   if (!step.nodes.empty() && !step.nodes.back()->origin.module.empty())
     out << "  // " << step.nodes.back()->origin.module << "  " << step.nodes.back()->origin.source;
   out << "\n";

@@ -263,7 +263,7 @@ TensorId StepBuilder::copy_to(TensorId tensor, const Layout& layout, Region regi
 void StepBuilder::plan_copy(const PlannedTensor& source, const Layout& layout, PlannedStep& step) {
   StepFacts facts;
   NodeFacts& node = facts.nodes.emplace_back();
-  node.op = step.kernel_op = "Contiguous";
+  node.op = "Contiguous";
   node.inputs.push_back({OperandRef::Kind::Input, 0, 0.0});
   node.input_dtypes.push_back(source.dtype);
   node.outputs.push_back(0);

@@ -33,31 +33,62 @@ bool is_kept_for_backward(const PlannedBuffer& buffer) {
 
 }  // namespace
 
-Program::Program(std::shared_ptr<const Plan> made) : plan(std::move(made)) {
-  steps.reserve(plan->steps.size());
-  for (const PlannedStep& planned : plan->steps) {
-    ProgramStep& step = steps.emplace_back();
-    step.in.reserve(planned.in.size());
-    step.out.reserve(planned.out.size());
-    step.run = planned.kernel->run;
-    step.library_bytes = planned.library_bytes;
-    step.inexact = planned.kernel->inexact;
-    step.allocates_outputs = planned.kernel->allocates_outputs;
-    step.facts = planned.facts.get();
-    step.prepared = planned.prepared.get();
-    for (TensorId tensor : planned.in) step.in.push_back(operand_of(*plan, tensor));
-    for (TensorId tensor : planned.out) step.out.push_back(operand_of(*plan, tensor));
-    if (planned.workspace_storage) {
-      const auto& storage = plan->storages[planned.workspace_storage];
-      step.workspace_buffer = storage.buffer;
-      step.workspace_offset_bytes = storage.offset_bytes;
-    }
-    step.allocate = &planned.allocate;
-    step.release = &planned.release;
-    most_operands = std::max(most_operands, step.in.size() + step.out.size());
-    if (step.allocates_outputs) most_results = std::max(most_results, step.out.size());
-    for (const NodeFacts& node : planned.facts->nodes) random = random || node.attrs.has("rng");
+void Program::add_step(const PlannedStep& planned) {
+  ProgramStep& step = steps.emplace_back();
+  const auto list = [&](const std::vector<TensorId>& tensors) {
+    const size_t first = operands_.size();
+    for (TensorId tensor : tensors) operands_.push_back(operand_of(*plan, tensor));
+    return std::span<const ProgramOperand>(operands_).subspan(first);
+  };
+  step.in = list(planned.in);
+  step.out = list(planned.out);
+  step.run = planned.kernel->run;
+  step.library_bytes = planned.library_bytes;
+  step.inexact = planned.kernel->inexact;
+  step.allocates_outputs = planned.kernel->allocates_outputs;
+  step.facts = planned.facts.get();
+  step.prepared = planned.prepared.get();
+  if (planned.workspace_storage) {
+    const auto& storage = plan->storages[planned.workspace_storage];
+    step.workspace_buffer = storage.buffer;
+    step.workspace_offset_bytes = storage.offset_bytes;
   }
+  most_operands = std::max(most_operands, step.in.size() + step.out.size());
+  if (step.allocates_outputs) most_results = std::max(most_results, step.out.size());
+  for (const NodeFacts& node : planned.facts->nodes) random = random || node.attrs.has("rng");
+}
+
+void Program::list_buffers() {
+  if (steps.empty()) return;
+  std::vector<Event> first, last;
+  for (BufferId id : plan->buffers.ids()) {
+    const PlannedBuffer& buffer = plan->buffers[id];
+    if (!buffer.owned()) continue;
+    first.push_back({static_cast<size_t>(buffer.first_step), id});
+    if (!buffer.returned()) last.push_back({static_cast<size_t>(buffer.last_step), id});
+  }
+  list(std::move(first), allocated_, &ProgramStep::allocate);
+  list(std::move(last), released_, &ProgramStep::release);
+}
+
+void Program::list(std::vector<Event> events, std::vector<BufferId>& all,
+                   std::span<const BufferId> ProgramStep::*of_step) {
+  std::ranges::stable_sort(events, {}, &Event::step);
+  all.reserve(events.size());
+  for (const Event& event : events) {
+    auto& listed = steps[event.step].*of_step;
+    all.push_back(event.buffer);
+    listed = {&all.back() - listed.size(), listed.size() + 1};
+  }
+}
+
+Program::Program(std::shared_ptr<const Plan> made) : plan(std::move(made)) {
+  size_t operands = 0;
+  for (const PlannedStep& planned : plan->steps) operands += planned.in.size() + planned.out.size();
+  operands_.reserve(operands);
+  steps.reserve(plan->steps.size());
+  for (const PlannedStep& planned : plan->steps) add_step(planned);
+  list_buffers();
   const auto& inputs = plan->graph->inputs();
   argument_buffer.resize(inputs.size());
   argument_tensor.resize(inputs.size());
@@ -179,7 +210,7 @@ void execute(const Program& program, Frame& frame, KernelContext& context, int b
   std::vector<Buffer> results(program.most_results);
   for (int s = begin; s < end; ++s) {
     const ProgramStep& step = program.steps[static_cast<size_t>(s)];
-    for (BufferId buffer : *step.allocate) frame.begin(buffer);
+    for (BufferId buffer : step.allocate) frame.begin(buffer);
     size_t count = 0;
     auto add = [&](const ProgramOperand& operand) {
       TensorView& view = views[count++];
@@ -215,7 +246,7 @@ void execute(const Program& program, Frame& frame, KernelContext& context, int b
         if (results[i] && step.out[i].buffer)
           frame.adopt(step.out[i].buffer, std::move(results[i]));
     frame.count_library(library_bytes);
-    for (BufferId buffer : *step.release)
+    for (BufferId buffer : step.release)
       if (!keep_saved || !is_kept_for_backward(buffers[buffer])) frame.end(buffer);
   }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -21,15 +22,15 @@ struct ProgramStep {
   void (*run)(const KernelArgs&) = nullptr;
   const StepFacts* facts = nullptr;
   const void* prepared = nullptr;
-  std::vector<ProgramOperand> in;
-  std::vector<ProgramOperand> out;
+  std::span<const ProgramOperand> in;
+  std::span<const ProgramOperand> out;
   BufferId workspace_buffer;
   int64_t workspace_offset_bytes = 0;
   int64_t library_bytes = 0;  // scratch memory that the kernel's library is declared to allocate
   bool allocates_outputs = false;  // the kernel allocates its outputs
   bool inexact = false;            // the library may allocate more than library_bytes
-  const std::vector<BufferId>* allocate = nullptr;
-  const std::vector<BufferId>* release = nullptr;
+  std::span<const BufferId> allocate;  // before the step
+  std::span<const BufferId> release;   // after it
 };
 
 struct Program {
@@ -47,6 +48,22 @@ struct Program {
   size_t most_operands = 0;               // of one step, inputs and outputs
   size_t most_results = 0;                // of one step whose kernel allocates its outputs
   bool random = false;                    // a step draws random numbers
+
+ private:
+  /// A buffer begins before or ends after a step.
+  struct Event {
+    size_t step = 0;
+    BufferId buffer;
+  };
+
+  void add_step(const PlannedStep& planned);
+  void list_buffers();
+  void list(std::vector<Event> events, std::vector<BufferId>& all,
+            std::span<const BufferId> ProgramStep::*of_step);
+
+  // Of all steps, in their order: a vector for each would take longer to make than all else.
+  std::vector<ProgramOperand> operands_;
+  std::vector<BufferId> allocated_, released_;
 };
 
 /// The buffers that a frame holds at some point of a run.

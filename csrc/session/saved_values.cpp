@@ -11,7 +11,7 @@ SavedValues::SavedValues(const Plan& plan, const Lowered& lowered)
   // Storages are written over when their last reader is done, so only what backward reads counts.
   for (int s = plan.forward_steps; s < plan.step_count(); ++s) {
     for (TensorId operand : plan.step(s).in) add(operand);
-    if (plan.step(s).kernel_op == "CopyToDevice") add_from_host(plan.step(s).in[0]);
+    if (plan.step(s).kernel->op == "CopyToDevice") add_from_host(plan.step(s).in[0]);
   }
   for (const PlannedGradient& gradient : plan.gradients) add(gradient.tensor);
   for (const auto& [argument, copy] : plan.old_contents) {

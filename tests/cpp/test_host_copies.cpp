@@ -74,8 +74,8 @@ std::shared_ptr<Plan> plan_with(const std::vector<std::string>& names, double co
 int step_of(const Plan& plan, std::string_view kernel_op, std::string_view result) {
   for (int s = 0; s < plan.step_count(); ++s) {
     const PlannedStep& step = plan.step(s);
-    const TensorId named = step.kernel_op == "AwaitCopy" ? step.in[1] : step.out[0];
-    if (step.kernel_op == kernel_op && plan.tensors[named].value->name == result) return s;
+    const TensorId named = step.kernel->op == "AwaitCopy" ? step.in[1] : step.out[0];
+    if (step.kernel->op == kernel_op && plan.tensors[named].value->name == result) return s;
   }
   ADD_FAILURE() << "no " << kernel_op << " of " << result;
   return -1;
@@ -160,7 +160,7 @@ TEST(HostCopies, AKeptGraphKeepsTheBlockOfTheHost) {
   const auto again = make_backward_plan(*base, lowered, request_with(25), true);
   ASSERT_EQ(again->forward_steps, base->forward_steps);
   for (int s = 0; s < base->forward_steps; ++s)
-    EXPECT_EQ(again->step(s).kernel_op, base->step(s).kernel_op);
+    EXPECT_EQ(again->step(s).kernel, base->step(s).kernel);
   EXPECT_EQ(again->host_bytes, base->host_bytes);
   for (BufferId id : base->buffers.ids()) {
     if (base->buffers[id].kind != BufferKind::Host) continue;
