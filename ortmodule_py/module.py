@@ -226,8 +226,12 @@ class ORTModule(OriginalFace, ShardedFace, nn.Module):
             # Only torch.export and an outer ORTModule may trace the original.
             inline = exports or self._is_part
             return self._target()(*args, **kwargs) if inline else _untraced(self, args, kwargs)
-        with self._methods.apart():
+        methods = self._methods
+        before = methods.begin_forward()
+        try:
             return self._forward(*args, **kwargs)
+        finally:
+            methods.end_forward(before)
 
     def _forward(self, *args: Any, **kwargs: Any) -> Any:
         if (
@@ -279,8 +283,9 @@ class ORTModule(OriginalFace, ShardedFace, nn.Module):
         """Compile if needed; the arguments for the compiled module."""
         if self._compiled is None:
             self.__dict__["_compiled"] = self._compile()
-        for tensor in tensors((args, kwargs)):
-            mark_input_sizes(tensor)
+        mark_input_sizes(args)
+        if kwargs:
+            mark_input_sizes(kwargs.values())
         if self._outputs is not None and is_as_written(self._original):
             args, kwargs = by_name(self.__signature__, args, kwargs)
         if self._hooks.changed_on(self._original):
@@ -385,7 +390,8 @@ class ORTModule(OriginalFace, ShardedFace, nn.Module):
             target, backend=self._compiler, fullgraph=self._engine_options.fullgraph
         )
         self._frames.watch(compiled, target, self._original)
-        return compiled
+        # Its own `__call__` is a module's again: that of the original follows.
+        return compiled.forward if isinstance(compiled, nn.Module) else compiled
 
     def _set_dynamo(self) -> None:
         many = len(self._compiler.pieces) >= _MANY_CAPTURES

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -65,6 +64,43 @@ class Piece:
     """Whether FSDP2 gathers its parameters for each run."""
 
 
+class _Running(threading.local):
+    """Of a thread: the record of its current forward."""
+
+    record: ForwardRecord | None = None
+
+
+class _Forward:
+    """The context of `Compiler.forward`: a class, as a generator's time counts in small models."""
+
+    __slots__ = ("_compiler", "_outer", "_record", "_start", "_trained")
+
+    def __init__(self, compiler: Compiler, mode: str) -> None:
+        self._compiler, self._record = compiler, ForwardRecord(mode)
+
+    def __enter__(self) -> ForwardRecord:
+        compiler, record = self._compiler, self._record
+        self._outer, self._trained = compiler._running.record, compiler.trained
+        compiler.budget.begin_forward(compiler.pieces)
+        if torch.is_grad_enabled():
+            compiler.trained = record
+        compiler.last = compiler.last_of[record.mode] = compiler._running.record = record
+        self._start = time.perf_counter()
+        return record
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        compiler, record = self._compiler, self._record
+        compiler._running.record = self._outer
+        if not record.runs:
+            compiler.trained = self._trained
+        if kind is not None:
+            return
+        record.seconds = time.perf_counter() - self._start
+        if not record.captures:
+            compiler.timed[record.mode] = record
+        compiler.budget.end_forward(record)
+
+
 class Compiler:
     """Compiles the pieces of one module; Dynamo calls it with each captured graph.
 
@@ -102,33 +138,17 @@ class Compiler:
         """`MOVING` if that kept a piece from being recorded as a CUDA graph."""
         self.parameters: set[int] = set()
         """Ids of the parameters that are inputs of pieces."""
-        self._running = threading.local()
+        self._running = _Running()
         self._uncaptured_pieces = -1
         """The number of pieces when a forward without any was last reported."""
 
-    @contextlib.contextmanager
-    def forward(self, mode: str = TRAINING) -> Iterator[ForwardRecord]:
+    def forward(self, mode: str = TRAINING) -> _Forward:
         """A context for one forward of the module, which records its runs and captures."""
-        record, outer, trained = ForwardRecord(mode), self.record(), self.trained
-        self.budget.begin_forward(self.pieces)
-        if torch.is_grad_enabled():
-            self.trained = record
-        self.last = self.last_of[mode] = self._running.record = record
-        start = time.perf_counter()
-        try:
-            yield record
-        finally:
-            self._running.record = outer
-            if not record.runs:
-                self.trained = trained
-        record.seconds = time.perf_counter() - start
-        if not record.captures:
-            self.timed[mode] = record
-        self.budget.end_forward(record)
+        return _Forward(self, mode)
 
     def record(self) -> ForwardRecord | None:
         """The record of this thread's current forward."""
-        return getattr(self._running, "record", None)
+        return self._running.record
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile one piece; falls back to eager PyTorch, and reports it, if it cannot be lowered."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import fx
+from torch._dynamo import maybe_mark_dynamic
 from torch._guards import TracingContext
 
+from ortmodule_py.base.tree import tensors
 from ortmodule_py.dynamo.reasons import innermost_line, reason_in_words
 
 UNIT = "FSDP2 gathers or frees the parameters of a unit of `fully_shard`"
@@ -64,17 +66,26 @@ def mark_changing_sizes(
             value = outputs[position]
             for dim in dims:
                 if value.shape[dim] > 1:
-                    torch._dynamo.maybe_mark_dynamic(value, dim)
+                    maybe_mark_dynamic(value, dim)
         return outputs
 
     return marking
 
 
-def mark_input_sizes(tensor: torch.Tensor) -> None:
-    """Mark the sizes that may change from batch to batch: dim 0, and all dims of integer tensors."""
-    if tensor.is_nested or tensor.dim() == 0 or isinstance(tensor, torch.nn.Parameter):
+def mark_input_sizes(arguments: Iterable[Any]) -> None:
+    """Mark the sizes of tensors that may change from batch to batch: dim 0, and all of integer tensors."""
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            _mark(argument)
+        elif isinstance(argument, (dict, list, tuple)):
+            for tensor in tensors(argument):
+                _mark(tensor)
+
+
+def _mark(tensor: torch.Tensor) -> None:
+    shape = tensor.shape if not tensor.is_nested else ()
+    if not shape or (type(tensor) is not torch.Tensor and isinstance(tensor, torch.nn.Parameter)):
         return
-    dims = [0] if tensor.is_floating_point() else range(tensor.dim())
-    for dim in dims:
-        if tensor.shape[dim] > 1:
-            torch._dynamo.maybe_mark_dynamic(tensor, dim)
+    for dim in (0,) if tensor.is_floating_point() else range(len(shape)):
+        if shape[dim] > 1:
+            maybe_mark_dynamic(tensor, dim)

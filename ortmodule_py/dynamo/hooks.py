@@ -12,12 +12,16 @@ from torch import nn
 from torch.nn.modules import module as of_all_modules
 from torch.utils.hooks import RemovableHandle
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-
 
 def hooks_of_all_modules() -> bool:
     """Whether hooks of all modules are registered."""
-    return any(getattr(of_all_modules, f"_global{name}") for name in _HOOKS)
+    # Spelled out, as it is asked for in each call.
+    return bool(
+        of_all_modules._global_forward_hooks
+        or of_all_modules._global_forward_pre_hooks
+        or of_all_modules._global_backward_hooks
+        or of_all_modules._global_backward_pre_hooks
+    )
 
 
 def observer_of_calls() -> str | None:
@@ -32,7 +36,12 @@ def observer_of_calls() -> str | None:
 
 def has_hooks(module: nn.Module) -> bool:
     """Whether the module itself has hooks of forward or backward."""
-    return any(getattr(module, name) for name in _HOOKS)
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
 
 
 def is_as_written(module: nn.Module) -> bool:

@@ -43,6 +43,9 @@ def dynamo_settings(changing_attributes: bool = False, hooks: bool = False) -> A
     if hasattr(torch._dynamo.config, "trace_autograd_ops"):
         # The graph breaks at `torch.autograd.grad`, which differentiates the piece in front of it.
         settings["trace_autograd_ops"] = False
+    if hasattr(torch._dynamo.config, "record_runtime_overhead"):
+        # Two calls in each run that only name a range in torch's profiles.
+        settings["record_runtime_overhead"] = False
     if changing_attributes:
         settings["allow_unspec_int_on_nn_module"] = True
     if not CONFIG_IS_THREAD_LOCAL:

@@ -13,8 +13,27 @@ import torch
 from torch import Tensor, fx
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from ortmodule_py.base.changing_numbers import call_name
 from ortmodule_py.trace.gradient_effects import GRAD_MODES
 from ortmodule_py.trace.record import is_traced, storage_key
+
+_NOT_READ_BY_THEIR_BACKWARD = {
+    *(
+        "add",
+        "baddbmm",
+        "bmm",
+        "cat",
+        "clone",
+        "contiguous",
+        "conv1d",
+        "conv2d",
+        "div",
+        "einsum",
+        "linear",
+    ),
+    *("matmul", "mean", "mm", "mul", "neg", "stack", "sub", "sum", "truediv", "where"),
+}
+"""Functions whose results may change by `.data`: what backward reads are their operands."""
 
 
 class _WithGradientOf(torch.autograd.Function):
@@ -57,7 +76,10 @@ class Whole:
         """
         if not self._by_data(view):
             return True
-        if self.index is None or not self.example.is_leaf:
+        if self.index is None:
+            if call_name(self.node.target) not in _NOT_READ_BY_THEIR_BACKWARD:
+                return False
+        elif not self.example.is_leaf:
             return False
         return not _backward_may_read(self.node, before, storage_key(self.example))
 

@@ -32,13 +32,20 @@ _CALL = "_compiled_call_impl"
 _IN_PARTS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
+class _Here(threading.local):
+    """Of a thread: whether a method runs in it, and no forward of the wrapper inside of that."""
+
+    within = False
+
+
 class OriginalMethods:
-    """The methods of one wrapper: `routed` makes one; the wrapper's own forward runs in `apart()`."""
+    """The methods of one wrapper: `routed` makes one; the wrapper's own forward runs between
+    `begin_forward()` and `end_forward()`."""
 
     def __init__(self, model: Any) -> None:
         self._model = weakref.ref(model)
         self._original: nn.Module = model._original
-        self._here = threading.local()
+        self._here = _Here()
         self._lock = threading.RLock()
         self._methods = self._forwards = 0  # running now, in all threads
         self._placed: dict[str, _StandIn] = {}
@@ -62,28 +69,34 @@ class OriginalMethods:
 
     def wrapper(self) -> Any | None:
         """The wrapper, if calls of the original are redirected to it now."""
-        if torch.compiler.is_dynamo_compiling() or not getattr(self._here, "within", False):
+        if torch.compiler.is_dynamo_compiling() or not self._here.within:
             return None
         return self._model() if torch.is_grad_enabled() else None
 
-    def within(self) -> contextlib.AbstractContextManager[None]:
-        """A method runs: calls of the original are redirected."""
-        return self._redirected(True, 1, 0)
+    def begin_forward(self) -> bool:
+        """A forward of the wrapper runs: calls of the original run the original. The result is for
+        `end_forward`; no context manager, whose time counts in small models."""
+        here = self._here
+        before, here.within = here.within, False
+        self._add(0, 1)
+        return before
 
-    def apart(self) -> contextlib.AbstractContextManager[None]:
-        """A forward of the wrapper runs: calls of the original run the original."""
-        return self._redirected(False, 0, 1)
+    def end_forward(self, before: bool) -> None:
+        """The forward that began so has ended."""
+        self._add(0, -1)
+        self._here.within = before
 
     @contextlib.contextmanager
-    def _redirected(self, within: bool, methods: int, forwards: int) -> Iterator[None]:
-        before = getattr(self._here, "within", False)
-        self._here.within = within
-        self._add(methods, forwards)
+    def within(self) -> Iterator[None]:
+        """A method runs: calls of the original are redirected."""
+        here = self._here
+        before, here.within = here.within, True
+        self._add(1, 0)
         try:
             yield
         finally:
-            self._add(-methods, -forwards)
-            self._here.within = before
+            self._add(-1, 0)
+            here.within = before
 
     def _add(self, methods: int, forwards: int) -> None:
         with self._lock:

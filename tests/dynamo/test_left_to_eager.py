@@ -225,7 +225,7 @@ class Averaged(nn.Module):
         self.avg = nn.Buffer(torch.zeros(4))
 
     def forward(self, x: Tensor) -> Tensor:
-        h: Tensor = self.fc(x)
+        h: Tensor = self.fc(x).tanh()
         self.change(self, h, x)
         return h * 2
 

@@ -179,6 +179,36 @@ def test_a_value_of_an_earlier_piece_keeps_its_gradient() -> None:
     assert_compiled(as_in_eager(Layers(_behind_a_break), _step), captures=4)
 
 
+def _masked_scores(self: Any, x: Tensor) -> Tensor:
+    """The attention of Tacotron 2."""
+    h = self.fc(x).tanh()
+    scores = (h @ self.out.weight).unsqueeze(0)
+    masked = scores.squeeze(0)
+    masked.data.masked_fill_(torch.ones(4, 4).triu(2)[:1].bool(), -float("inf"))
+    y: Tensor = masked.softmax(-1) @ h.t() + scores.clamp(min=-1).sum(0)[:, :1]
+    return y
+
+
+def _clipped_values(self: Any, x: Tensor) -> Tensor:
+    """Straight-through clipping: the gradient is that of the value."""
+    h = self.out(self.fc(x).tanh())
+    h.data.clamp_(-0.1, 0.1)
+    return h * h + (h + 1).tanh()
+
+
+@pytest.mark.parametrize("forward", [_masked_scores, _clipped_values])
+def test_data_of_values_that_no_backward_has_read(forward: Callable[..., Tensor]) -> None:
+    assert_whole(as_in_eager(Layers(forward), _step), captures=2)
+
+
+def _read_before(self: Any, x: Tensor) -> Tensor:
+    h = self.fc(x)
+    y = h.tanh() * h
+    h.data.mul_(0.5)
+    z: Tensor = self.out(y) + h
+    return z
+
+
 # ---- buffers ---------------------------------------------------------------------------------------
 
 
@@ -236,7 +266,7 @@ def _by_a_gradient(self: Any, x: Tensor) -> Tensor:
     return y
 
 
-LEFT = [_behind_its_use, _data_of_a_value, _read_with_its_gradient, _by_a_gradient]
+LEFT = [_behind_its_use, _data_of_a_value, _read_before, _read_with_its_gradient, _by_a_gradient]
 
 
 @pytest.mark.parametrize("forward", LEFT)

@@ -79,6 +79,32 @@ def _blackman(
     return (angle * 4).cos() * 0.08 - (angle * 2).cos() * 0.5 + 0.42
 
 
+def _bartlett(
+    window_length: int, periodic: bool = True, dtype: Type = None, device: Where = None
+) -> Tensor:
+    i = _counted(window_length, dtype, device)
+    if window_length < 2:
+        return i + 1
+    period = window_length if periodic else window_length - 1
+    rising = i * (2 / period)
+    return torch.where(i <= period // 2, rising, 2 - rising)
+
+
+def _kaiser(
+    window_length: int,
+    periodic: bool = True,
+    beta: float = 12.0,
+    dtype: Type = None,
+    device: Where = None,
+) -> Tensor:
+    i = _counted(window_length, dtype, device)
+    if window_length < 2:
+        return i + 1
+    half = (window_length if periodic else window_length - 1) / 2
+    angle = (1 - ((i - half) / half) ** 2).sqrt()
+    return torch.special.i0(angle * beta) / torch.special.i0(torch.full_like(i, beta))
+
+
 def _fftfreq(n: int, d: float = 1.0, dtype: Type = None, device: Where = None) -> Tensor:
     i = _counted(n, dtype, device)
     return torch.where(i < (n + 1) // 2, i, i - n) * (1 / (n * d))
@@ -107,11 +133,13 @@ def _triu_indices(row: int, col: int, offset: int = 0, *, device: Where = None) 
 
 
 _FORMULAS: dict[Any, Callable[..., Tensor]] = {
+    torch.bartlett_window: _bartlett,
     torch.blackman_window: _blackman,
     torch.fft.fftfreq: _fftfreq,
     torch.fft.rfftfreq: _rfftfreq,
     torch.hamming_window: _hamming,
     torch.hann_window: _hann,
+    torch.kaiser_window: _kaiser,
     torch.linspace: _linspace,
     torch.logspace: _logspace,
     torch.tril_indices: _tril_indices,

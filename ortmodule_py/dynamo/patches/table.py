@@ -14,14 +14,13 @@ from __future__ import annotations
 import functools
 import inspect
 import pkgutil
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
-
-from ortmodule_py.base.torch_state import SharedPatch
 
 FindCompiler = Callable[[Any], Any]
 """Our compiler inside a Dynamo backend, or None."""
@@ -262,20 +261,30 @@ def _misfit(replacement: Callable[..., Any], original: Callable[..., Any], path:
     return f"{path} of torch {torch.__version__} takes ({', '.join(given)}), not ({', '.join(wanted)}, ...)"
 
 
-class _Traced:
-    """Installs the replacements that Dynamo traces."""
+class _DuringRuns:
+    """Installs the replacements that Dynamo traces while any thread is inside."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
 
     def __enter__(self) -> None:
-        for row in _traced:
-            if row.state == HOLDS:
-                row.put()
+        with self._lock:
+            if self._inside == 0:
+                for row in _traced:
+                    if row.state == HOLDS:
+                        row.put()
+            self._inside += 1
 
     def __exit__(self, *_: Any) -> None:
-        for row in _traced:
-            if row.state == HOLDS:
-                row.take_back()
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                for row in _traced:
+                    if row.state == HOLDS:
+                        row.take_back()
 
 
 _traced: list[Patch] = []
-during_runs = SharedPatch(_Traced())
+during_runs = _DuringRuns()
 """A context around each run of an ORTModule."""
