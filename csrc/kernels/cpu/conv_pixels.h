@@ -70,13 +70,14 @@ class ConvPixels {
   static int64_t units(const ConvShape& s) { return s.images * s.bands() * s.parts; }
   /// Elements of scratch of a thread.
   static int64_t scratch_elements(const ConvShape& s) {
-    return kSums + ceil_div(s.band_elements, 16) * 16;
+    return kSums + ceil_div(band_elements(s), 16) * 16;
   }
 
   /// Units [begin, end).
   void run(int64_t begin, int64_t end, float* scratch) const {
     int64_t seen = -1;
     View view;
+    if (s_.seeks_pixels) std::fill_n(scratch + kSums, s_.channels, 0.0f);
     for (int64_t unit = begin; unit < end; ++unit) {
       const int64_t part = unit % s_.parts, index = unit / s_.parts;
       if (index != seen)
@@ -105,10 +106,25 @@ class ConvPixels {
     int64_t image = 0;
     ImageBand band;
     const float* x = nullptr;
+    const float* zeros = nullptr;
   };
+
+  /// Some pixels of a band, and where their windows begin at x.
+  struct Chunk {
+    const View& view;
+    const float* x = nullptr;
+    int64_t first = 0, count = 0;
+    int64_t* offsets = nullptr;
+  };
+
+  /// Elements of a band that is laid out, or of zeros.
+  static int64_t band_elements(const ConvShape& s) {
+    return s.seeks_pixels ? s.channels : s.band_elements;
+  }
 
   View view_of(int64_t image, const ImageBand& band, float* memory) const {
     const float* x = x_ + image * s_.x_image;
+    if (s_.seeks_pixels) return {image, band, x, memory};
     if (s_.in_place) {
       const int64_t row = s_.row.origin(band.row), column = s_.column.origin(band.column);
       return {image, band, x + row * s_.x_row + column * s_.x_pixel};
@@ -166,25 +182,55 @@ class ConvPixels {
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
       const int64_t first = chunk * pixels / chunks, count = (chunk + 1) * pixels / chunks - first;
       find_pixels(view, first, count, offsets, at);
-      const bool is_written = multiply(view.x + group * s_.channels, offsets, count, weights,
-                                       block_stride, vectors, {first_output, some, at}, sums);
+      const Chunk pixels_of{view, view.x + group * s_.channels, first, count, offsets};
+      const bool is_written =
+          multiply(pixels_of, weights, block_stride, vectors, {first_output, some, at}, sums);
       if (!is_written) finish_.write_pixels(sums, stride, count, first_output, some, at);
     }
   }
 
+  /// Finds a place of the windows of a chunk, in the image or in zeros; whether one is in the
+  /// image.
+  bool seek(const Chunk& chunk, int64_t place) const {
+    const PatchAxis &rows = s_.row.patch, &columns = s_.column.patch;
+    const ImageBand& band = chunk.view.band;
+    const int64_t down = rows.offsets[static_cast<size_t>(place / columns.places())];
+    const int64_t right = columns.offsets[static_cast<size_t>(place % columns.places())];
+    const int64_t zeros =
+        (reinterpret_cast<intptr_t>(chunk.view.zeros) - reinterpret_cast<intptr_t>(chunk.x)) /
+        static_cast<int64_t>(sizeof(float));
+    int64_t row = chunk.first / band.columns, column = chunk.first % band.columns;
+    bool finds = false;
+    for (int64_t i = 0; i < chunk.count; ++i) {
+      const int64_t line = (band.row + row) * rows.stride + down;
+      const int64_t pixel = (band.column + column) * columns.stride + right;
+      const bool is_inside = line >= 0 && line < rows.in && pixel >= 0 && pixel < columns.in;
+      chunk.offsets[i] = is_inside ? line * s_.x_row + pixel * s_.x_pixel : zeros;
+      finds = finds || is_inside;
+      if (++column < band.columns) continue;
+      column = 0;
+      ++row;
+    }
+    return finds;
+  }
+
   /// Sums of pixels [pixels, outputs]; whether their results are written already.
-  bool multiply(const float* x, const int64_t* offsets, int64_t pixels, const float* weights,
-                int64_t block_stride, int64_t vectors, const LastPixelTile::Place& place,
-                float* sums) const {
+  bool multiply(const Chunk& chunk, const float* weights, int64_t block_stride, int64_t vectors,
+                const LastPixelTile::Place& place, float* sums) const {
     const int64_t stride = vectors * FloatVec::kCount;
-    if (s_.pieces.empty()) std::fill_n(sums, pixels * stride, 0.0f);
     // Tiles of equal height: one of two pixels would take nearly as long as one of all.
-    const int64_t tiles = ceil_div(pixels, Tile::pixels(vectors));
-    const int64_t height = pixels / tiles, higher = pixels % tiles;
-    const bool puts = finish_.can_put();
+    const int64_t tiles = ceil_div(chunk.count, Tile::pixels(vectors));
+    const int64_t height = chunk.count / tiles, higher = chunk.count % tiles;
+    const bool puts = finish_.can_put() && !s_.seeks_pixels;  // else the last piece may be skipped
+    const float* x = chunk.x;
+    const int64_t* offsets = chunk.offsets;
     bool adds = false;
     for (const SumPiece& piece : s_.pieces) {
       const int64_t elements = piece.runs * piece.length * kPackedOutputs;
+      if (s_.seeks_pixels && !seek(chunk, piece.first_run)) {
+        weights += elements;
+        continue;
+      }
       const NextWeights<float> next(weights + elements, elements, tiles);
       const bool is_last = puts && &piece == &s_.pieces.back();
       for (int64_t tile = 0, first = 0, count = 0; tile < tiles; ++tile, first += count) {
@@ -202,6 +248,7 @@ class ConvPixels {
       weights += elements;
       adds = true;
     }
+    if (!adds) std::fill_n(sums, chunk.count * stride, 0.0f);
     return puts && adds;
   }
 
