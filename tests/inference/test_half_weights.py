@@ -58,6 +58,31 @@ def test_products_widen_weights_of_16_bits_block_by_block(tmp_path: Path) -> Non
     assert memory.peak_bytes < weight.nbytes // 16, "no weight is widened as a whole"
 
 
+def test_convolutions_widen_weights_of_16_bits_piece_by_piece(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    weight = 0.05 * random.standard_normal((256, 256, 3, 3)).astype(np.float32)
+    convolve = dict(pads=[1, 1, 1, 1])
+    model = model_bytes(
+        [
+            helper.make_node("Conv", ["x", "w"], ["h"], **convolve),
+            helper.make_node("Conv", ["h", "v"], ["i"], **convolve),
+            helper.make_node("GlobalMaxPool", ["i"], ["y"]),
+        ],
+        {"x": (FLOAT, ["n", 256, 8, 8])},
+        ["y"],
+        {"w": weight, "v": weight[::-1].copy()},
+    )
+    (tmp_path / "m.onnx").write_bytes(model)
+    session = session_of(str(tmp_path / "m.onnx"), enable_fp16=True)
+    x = random.standard_normal((2, 256, 8, 8)).astype(np.float32)
+    (y,) = session.run(None, {"x": x})
+    (wanted,) = session_of(str(tmp_path / "m.onnx")).run(None, {"x": x})
+    np.testing.assert_allclose(y, wanted, rtol=1e-2, atol=1e-2 * np.abs(wanted).max())
+    memory = session.memory({"x": x.shape})
+    assert memory.weights_bytes == weight.nbytes, "of two, half"
+    assert memory.peak_bytes < weight.nbytes // 2, "no weight is widened as a whole"
+
+
 @pytest.mark.parametrize(
     ("value", "dtype", "exact"),
     [(7e4, "bfloat16", 7e4), (1e-9, "bfloat16", 1e-9), (3.4e38, "float32", 3.4e38)],

@@ -63,25 +63,26 @@ class ConvPixels {
   using Tile = ConvTile<float>;
 
   /// `weights` are packed, group by group.
-  ConvPixels(const ConvShape& s, const float* x, const float* weights,
+  ConvPixels(const ConvShape& s, const float* x, const PackedWeights& weights,
              const ConvFinish<float>& finish)
       : s_(s), x_(x), weights_(weights), finish_(finish) {}
 
   static int64_t units(const ConvShape& s) { return s.images * s.bands() * s.parts; }
   /// Elements of scratch of a thread.
   static int64_t scratch_elements(const ConvShape& s) {
-    return kSums + ceil_div(band_elements(s), 16) * 16;
+    return kSums + widened_elements(s) + ceil_div(band_elements(s), 16) * 16;
   }
 
   /// Units [begin, end).
   void run(int64_t begin, int64_t end, float* scratch) const {
     int64_t seen = -1;
     View view;
-    if (s_.seeks_pixels) std::fill_n(scratch + kSums, s_.channels, 0.0f);
+    if (s_.seeks_pixels) std::fill_n(scratch + kSums + widened_elements(s_), s_.channels, 0.0f);
     for (int64_t unit = begin; unit < end; ++unit) {
       const int64_t part = unit % s_.parts, index = unit / s_.parts;
       if (index != seen)
-        view = view_of(index / s_.bands(), s_.band(index % s_.bands()), scratch + kSums);
+        view = view_of(index / s_.bands(), s_.band(index % s_.bands()),
+                       scratch + kSums + widened_elements(s_));
       seen = index;
       if (s_.groups > 1) {
         const int64_t last = (part + 1) * s_.groups / s_.parts;
@@ -100,6 +101,18 @@ class ConvPixels {
   /// Pixels whose sums wait for the next piece. Their sums in memory.
   static constexpr int64_t kChunk = kVectorBytes == 64 ? 96 : 192;
   static constexpr int64_t kSums = kChunk * Tile::kMostVectors * FloatVec::kCount;
+
+  /// Blocks of packed weights that a tile reads at most.
+  static constexpr int64_t kMostBlocks =
+      (Tile::kMostVectors * FloatVec::kCount + kPackedOutputs - 1) / kPackedOutputs;
+
+  /// Elements of a piece of weights that is widened.
+  static int64_t widened_elements(const ConvShape& s) {
+    int64_t most = 0;
+    if (s.half_weights)
+      for (const SumPiece& piece : s.pieces) most = std::max(most, piece.runs * piece.length);
+    return most * kPackedOutputs * kMostBlocks;
+  }
 
   /// What a band sees, in the image or in memory of the thread.
   struct View {
@@ -174,8 +187,9 @@ class ConvPixels {
   void run_tiles(const View& view, int64_t group, int64_t output, int64_t outputs, int64_t vectors,
                  float* sums) const {
     const int64_t block_stride = s_.inner() * kPackedOutputs, stride = vectors * FloatVec::kCount;
-    const float* weights = weights_ + group * packed_weight_elements(s_.outputs, s_.inner()) +
-                           output / kPackedOutputs * block_stride + output % kPackedOutputs;
+    const PackedWeights weights =
+        weights_.from(group * packed_weight_elements(s_.outputs, s_.inner()) +
+                      output / kPackedOutputs * block_stride);
     const int64_t first_output = group * s_.outputs + output, some = std::min(stride, outputs);
     const int64_t pixels = view.band.pixels(), chunks = ceil_div(pixels, kChunk);
     int64_t offsets[kChunk], at[kChunk];
@@ -183,10 +197,18 @@ class ConvPixels {
       const int64_t first = chunk * pixels / chunks, count = (chunk + 1) * pixels / chunks - first;
       find_pixels(view, first, count, offsets, at);
       const Chunk pixels_of{view, view.x + group * s_.channels, first, count, offsets};
-      const bool is_written =
-          multiply(pixels_of, weights, block_stride, vectors, {first_output, some, at}, sums);
+      const bool is_written = multiply(pixels_of, weights, output % kPackedOutputs, vectors,
+                                       {first_output, some, at}, sums);
       if (!is_written) finish_.write_pixels(sums, stride, count, first_output, some, at);
     }
+  }
+
+  /// `elements` of each block that a tile reads.
+  float* widen(const PackedWeights& weights, int64_t elements, int64_t outputs, float* to) const {
+    const int64_t block_stride = s_.inner() * kPackedOutputs;
+    for (int64_t block = 0; block * kPackedOutputs < outputs; ++block)
+      widen_row(weights.half + block * block_stride, elements, to + block * elements);
+    return to;
   }
 
   /// Finds a place of the windows of a chunk, in the image or in zeros; whether one is in the
@@ -214,8 +236,9 @@ class ConvPixels {
     return finds;
   }
 
-  /// Sums of pixels [pixels, outputs]; whether their results are written already.
-  bool multiply(const Chunk& chunk, const float* weights, int64_t block_stride, int64_t vectors,
+  /// Sums of pixels [pixels, outputs]; whether their results are written already. The outputs
+  /// begin `inside` of the first block of weights.
+  bool multiply(const Chunk& chunk, PackedWeights weights, int64_t inside, int64_t vectors,
                 const LastPixelTile::Place& place, float* sums) const {
     const int64_t stride = vectors * FloatVec::kCount;
     // Tiles of equal height: one of two pixels would take nearly as long as one of all.
@@ -228,24 +251,31 @@ class ConvPixels {
     for (const SumPiece& piece : s_.pieces) {
       const int64_t elements = piece.runs * piece.length * kPackedOutputs;
       if (s_.seeks_pixels && !seek(chunk, piece.first_run)) {
-        weights += elements;
+        weights = weights.from(elements);
         continue;
       }
-      const NextWeights<float> next(weights + elements, elements, tiles);
+      const float* w = weights.wide;
+      int64_t block_stride = s_.inner() * kPackedOutputs;
+      if (s_.half_weights) {
+        w = widen(weights, elements, inside + stride, sums + kSums);
+        block_stride = elements;
+      }
+      w += inside;
       const bool is_last = puts && &piece == &s_.pieces.back();
       for (int64_t tile = 0, first = 0, count = 0; tile < tiles; ++tile, first += count) {
-        if (tiles > 1) next.prefetch(tile);  // all at once would be too many
+        if (tiles > 1)  // all at once would be too many
+          weights.prefetch(elements, elements, tiles, tile);
         count = height + (tile < higher ? 1 : 0);
         float* to = sums + first * stride;
         if (is_last)
-          LastPixelTile::function(count, vectors)(
-              x, offsets + first, s_.runs.data(), piece, weights, block_stride, adds ? to : nullptr,
-              finish_, {place.output, place.outputs, place.at + first});
+          LastPixelTile::function(count, vectors)(x, offsets + first, s_.runs.data(), piece, w,
+                                                  block_stride, adds ? to : nullptr, finish_,
+                                                  {place.output, place.outputs, place.at + first});
         else
-          Tile::function(count, vectors)(x, offsets + first, s_.runs.data(), piece, weights,
-                                         block_stride, to, adds);
+          Tile::function(count, vectors)(x, offsets + first, s_.runs.data(), piece, w, block_stride,
+                                         to, adds);
       }
-      weights += elements;
+      weights = weights.from(elements);
       adds = true;
     }
     if (!adds) std::fill_n(sums, chunk.count * stride, 0.0f);
@@ -272,7 +302,7 @@ class ConvPixels {
 
   const ConvShape& s_;
   const float* x_;
-  const float* weights_;
+  const PackedWeights weights_;
   const ConvFinish<float>& finish_;
 };
 

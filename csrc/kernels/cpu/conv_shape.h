@@ -78,6 +78,9 @@ struct ConvShape {
   // Where results lie, in pixels of an image of y: the first, and steps between neighbours.
   int64_t y_first = 0, y_row_step = 0, y_column_step = 1, y_pixels = 0;
 
+  // Whether packed weights have 16 bits (float16), and are widened where they are read.
+  bool half_weights = false;
+
   // Of a Product: distance of neighbouring pixels; where in the band lie the elements that are
   // neighbours in the order of the sum; pieces of the sum.
   int64_t pixel_stride = 0, run_length = 0;
