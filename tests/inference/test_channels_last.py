@@ -63,6 +63,22 @@ NETWORKS = {
         },
         convolutions=7,
     ),
+    "pixels between convolutions": Network(
+        f"""
+        {STEM}
+        p = Transpose <perm = [0, 2, 3, 1]> (a)
+        r = Relu (p)
+        b = Transpose <perm = [0, 3, 1, 2]> (r)
+        c = Conv <pads = [1, 1, 1, 1]> (b, first)
+        d = Transpose <perm = [0, 2, 3, 1]> (c)
+        s = Add (d, r)
+        e = Transpose <perm = [0, 3, 1, 2]> (s)
+        f = Conv <pads = [1, 1, 1, 1]> (e, second)
+        y = GlobalAveragePool (f)
+        """,
+        {"stem": (16, 3, 3, 3), "first": (16, 16, 3, 3), "second": (16, 16, 3, 3)},
+        convolutions=3,
+    ),
     "parts of the channels, pools and upsampling": Network(
         f"""
         {STEM}
