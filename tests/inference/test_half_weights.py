@@ -102,3 +102,28 @@ def test_weights_beyond_float16_are_named(value: float, dtype: str, exact: float
     ort.set_default_logger_callback(None)
     np.testing.assert_allclose(y, np.full((4, 128), exact), rtol=5e-3)
     assert any("strange: float16 has no such numbers" in line and dtype in line for line in lines)
+
+
+def test_a_model_in_float16_computes_in_float32(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    weight = random.standard_normal((256, 256)).astype(np.float16)
+    model = model_bytes(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["h"]),
+            helper.make_node("MatMul", ["h", "w"], ["i"]),
+            helper.make_node("Mul", ["i", "small"], ["y"]),
+        ],
+        {"x": (TensorProto.FLOAT16, ["n", 256])},
+        ["y"],
+        {"w": weight, "small": np.array([2.0**-12], np.float16)},
+    )
+    (tmp_path / "m.onnx").write_bytes(model)
+    session = session_of(str(tmp_path / "m.onnx"))
+    x = (1000 * random.standard_normal((3, 256))).astype(np.float16)
+    (y,) = session.run(None, {"x": x})
+    wide = weight.astype(np.float64)
+    inside = x.astype(np.float64) @ wide @ wide
+    assert np.abs(inside).max() > 65504
+    assert y.dtype == np.float16
+    np.testing.assert_allclose(y, inside * 2.0**-12, rtol=1e-3, atol=1e-3)
+    assert session.memory({"x": x.shape}).weights_bytes < 1.05 * weight.nbytes

@@ -1,5 +1,5 @@
 // No kernel on the host computes in float16: each widens its operands and rounds its results, and
-// convolutions in float16 have none of the layouts of those in float32. So a ConvNet in float16 is
+// convolutions in float16 have none of the layouts of those in float32. So a network in float16 is
 // computed in float32, as onnxruntime does; sums beyond float16's range stay finite then. Weights
 // stay in 16 bits where the kernels that read them widen them (fuse_small_weights,
 // pack_conv_weights).
@@ -15,9 +15,10 @@
 namespace ortmodule {
 namespace {
 
-bool is_half_convolution(const Node& node) {
-  return (node.op == "Conv" || node.op == "ConvTranspose") &&
-         node.input(0)->dtype == DType::Float16;
+bool is_product(const Node& node) {
+  static const std::unordered_set<std::string_view> kProducts = {
+      "Conv", "ConvTranspose", "MatMul", "FusedMatMul", "Gemm", "ScaledDotProductAttention"};
+  return kProducts.contains(node.op);
 }
 
 class HalfWidener {
@@ -41,12 +42,10 @@ class HalfWidener {
   /// Whether the node is the same in float32: nothing but the types of its operands says what the
   /// types of its results are.
   static bool is_wide_alike(const Node& node) {
-    static const std::unordered_set<std::string_view> kProducts = {
-        "Conv", "ConvTranspose", "MatMul", "FusedMatMul", "Gemm", "ScaledDotProductAttention"};
     static const std::unordered_set<std::string_view> kOthers = {"Cast", "NarrowCast", "BitCast"};
     const OpDef& def = op_def(node.op);
     if (is_impure(node) || def.random || kOthers.contains(node.op)) return false;
-    if (def.kind == OpKind::Opaque || (def.kind == OpKind::MatMul && !kProducts.contains(node.op)))
+    if (def.kind == OpKind::Opaque || (def.kind == OpKind::MatMul && !is_product(node)))
       return false;
     const auto& attrs = node.attrs.entries();
     return std::none_of(attrs.begin(), attrs.end(), [](const auto& attr) {
@@ -94,9 +93,10 @@ class HalfWidener {
 bool widen_halves(Graph& graph, PassContext& context) {
   if (context.device() != Device::Host || context.training()) return false;
   const auto& nodes = graph.nodes();
-  const bool convolves = std::any_of(nodes.begin(), nodes.end(),
-                                     [](const auto& node) { return is_half_convolution(*node); });
-  if (!convolves || !context.take()) return false;
+  const bool multiplies = std::any_of(nodes.begin(), nodes.end(), [](const auto& node) {
+    return is_product(*node) && node->input(0)->dtype == DType::Float16;
+  });
+  if (!multiplies || !context.take()) return false;
   HalfWidener(graph).run();
   return true;
 }

@@ -5,7 +5,7 @@
 
 namespace ortmodule {
 
-/// Lets a graph with convolutions in float16 compute in float32: weights are cast where they are
+/// Lets a graph with products in float16 compute in float32: weights are cast where they are
 /// read, results are rounded where they leave the graph or a node needs float16. For inference on
 /// the host, by kernels of our own.
 bool widen_halves(Graph& graph, PassContext& context);
