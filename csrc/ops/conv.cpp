@@ -18,7 +18,8 @@ int64_t packed_outputs(const Attrs& attrs) {
 void infer_packed_conv(InferContext& c, int64_t outputs) {
   const Value &x = c.input(0), &w = c.input(1);
   const DimExpr group = c.attrs().dim("group");
-  if (x.dtype != w.dtype || w.rank() != x.rank() + 1 || x.rank() < 3 ||
+  const bool is_widened = x.dtype == DType::Float32 && w.dtype == DType::Float16;
+  if ((x.dtype != w.dtype && !is_widened) || w.rank() != x.rank() + 1 || x.rank() < 3 ||
       !may_equal(w.dims[x.rank() - 1] * group, x.dims[1]))
     c.fail(str("x must have the type and the channels of packed weights ", name_of(w.dtype),
                dims_text(w.dims), ", but found ", name_of(x.dtype), dims_text(x.dims)));
@@ -123,6 +124,7 @@ REGISTER_OP(Conv, {.inputs = {"x", "w", "bias?"},
 // The weights of a convolution as our kernel on the host reads them: blocks of the outputs of a
 // group, [groups x blocks, places, channels, outputs of a block]; of groups of one channel and
 // output, blocks of the groups. Conv takes them with their number as `packed_outputs`.
+// Packed weights of float16 are widened where images of float32 read them.
 // (pack_conv_weights makes these nodes, for weights that do not change.)
 REGISTER_OP(PackConvWeights, {.domain = "com.microsoft",
                               .inputs = {"w"},

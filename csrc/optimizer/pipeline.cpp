@@ -6,6 +6,7 @@
 #include "optimizer/layout/pack_integer_weights.h"
 #include "optimizer/layout/pack_weights.h"
 #include "optimizer/layout/prefer_channels_last.h"
+#include "optimizer/layout/widen_halves.h"
 #include "optimizer/pass_manager.h"
 #include "optimizer/rewrite.h"
 
@@ -65,6 +66,8 @@ std::vector<Pass> forward_passes() {
       // First: a dead reader of an inner value makes every pattern fail.
       {"eliminate_dead_code", eliminate_dead_code},
       {"canonicalize", canonicalize},
+      // Makes casts for the passes that follow.
+      {"widen_halves", widen_halves},
       // Before casts and views: those of a tensor that becomes a literal vanish with it.
       {"fold_constants", fold_constants},
       {"remove_redundant_casts", remove_redundant_casts},
@@ -111,7 +114,8 @@ std::vector<Pass> joint_passes() {
 }
 
 std::set<std::string> passes_beyond(OptimizationLevel level) {
-  const std::set<std::string> layouts = {"prefer_channels_last", "copy_channels_last_again"};
+  const std::set<std::string> layouts = {"widen_halves", "prefer_channels_last",
+                                         "copy_channels_last_again"};
   std::set<std::string> fusions;
   for (const Fusion* fusion : all_fusions()) fusions.emplace(fusion->name);
   std::set<std::string> beyond;

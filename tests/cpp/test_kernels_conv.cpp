@@ -243,6 +243,36 @@ TEST(Conv, TakesPackedWeights) {
     }
 }
 
+/// Packed weights of float16, by either kernel: `x` and `y` are row-major or pixels.
+void check_half_weights(const ConvCase& c, bool pixels) {
+  const Sizes x_sizes = joined({c.images, c.channels}, c.in),
+              y_sizes = joined({c.images, c.outputs}, out_sizes(c));
+  Tensor x =
+      Tensor::random(DType::Float32, x_sizes, 1, -1, 1, pixels ? pixel_strides(x_sizes) : Sizes());
+  Tensor w =
+      Tensor::random(DType::Float16, joined({c.outputs, c.channels / c.groups}, c.kernel), 2);
+  Tensor packed = packed_weights(c, w);
+  Tensor y(DType::Float32, y_sizes, pixels ? pixel_strides(y_sizes) : Sizes());
+  const std::vector<double> expected = convolved(c, x, w, nullptr);
+  Attrs attrs = attrs_of(c);
+  attrs.set("packed_outputs", c.outputs);
+  if (pixels) attrs.set("channels_last", 1);
+  const double ulps = 100.0 + 2.0 * static_cast<double>(c.channels / c.groups * product(c.kernel));
+  SCOPED_TRACE(str(pixels ? "pixels " : "", ::testing::PrintToString(x_sizes), " ",
+                   ::testing::PrintToString(w.sizes())));
+  run_kernel_named(pixels ? "conv_pixels_cpu" : "conv_cpu", "Conv", attrs, {&x, &packed}, {&y},
+                   [&] { expect_close(y, expected, ulps, 1, "y"); });
+}
+
+TEST(Conv, WidensPackedWeights) {
+  std::vector<ConvCase> cases = conv_cases();
+  cases.insert(cases.end(), fused_cases().begin(), fused_cases().end());
+  cases.push_back({1, 300, 70, 1, {5, 43}, {3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}});
+  for (const ConvCase& c : cases)
+    for (bool pixels : {false, true})
+      if (!pixels || c.in.size() == 2) check_half_weights(c, pixels);
+}
+
 TEST(ConvTranspose, FollowsItsDefinition) {
   const std::vector<ConvCase> cases = {
       {2, 5, 7, 1, {4, 6}, {3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}, {0, 0}},
@@ -319,6 +349,15 @@ TEST(Conv, OfPixelsFollowsItsDefinition) {
       {1, 18, 18, 18, {6, 19}, {5, 5}, {2, 2}, {2, 2, 2, 2}, {1, 1}},
       {1, 33, 33, 33, {9, 40}, {3, 5}, {1, 1}, {1, 2, 1, 2}, {1, 1}},
       {1, 24, 24, 24, {9, 8}, {3, 3}, {1, 1}, {2, 2, 2, 2}, {2, 2}},
+      // Windows with gaps, of which few places see the image.
+      {2, 70, 20, 1, {9, 11}, {3, 3}, {1, 1}, {2, 2, 2, 2}, {2, 2}},
+      {1, 64, 40, 1, {7, 6}, {3, 3}, {1, 1}, {9, 9, 9, 9}, {9, 9}},
+      {1, 300, 18, 1, {17, 23}, {3, 3}, {2, 1}, {3, 6, 3, 6}, {3, 6}},
+      {1, 128, 12, 2, {8, 9}, {3, 2}, {2, 1}, {4, 3, 4, 3}, {4, 3}},
+      {1, 32, 32, 32, {9, 21}, {3, 3}, {1, 1}, {6, 6, 6, 6}, {6, 6}},
+      {2, 16, 16, 16, {12, 9}, {2, 3}, {2, 1}, {9, 4, 9, 4}, {9, 4}},
+      {1, 48, 48, 48, {30}, {3}, {2}, {9, 4}, {7}},
+      {1, 64, 8, 1, {2, 40}, {2, 2}, {1, 1}, {20, 20, 20, 20}, {2, 2}},  // outputs that see none
   };
   cases.insert(cases.end(), more.begin(), more.end());
   for (const ConvCase& c : cases) {

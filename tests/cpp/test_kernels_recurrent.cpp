@@ -273,8 +273,8 @@ class Layer {
 TEST(RecurrentKernel, MatchesItsDefinition) {
   for (const char* op : {"LSTMSteps", "GRUSteps", "RNNSteps"})
     for (DType dtype : {DType::Float32, DType::Float64, DType::Float16, DType::BFloat16})
-      for (const Sizes& s :
-           std::vector<Sizes>{{1, 1, 1}, {5, 3, 4}, {3, 70, 9}, {4, 5, 33}, {2, 2, 300}})
+      for (const Sizes& s : std::vector<Sizes>{
+               {1, 1, 1}, {5, 3, 4}, {3, 70, 9}, {4, 5, 33}, {2, 2, 300}, {2, 1, 300}})
         for (int variant = 0; variant < 6; ++variant) {
           Case c{op,          s[0], s[1], s[2], variant % 2 == 1, variant >= 2, variant % 3 > 0,
                  variant == 3};

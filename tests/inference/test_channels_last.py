@@ -63,6 +63,22 @@ NETWORKS = {
         },
         convolutions=7,
     ),
+    "pixels between convolutions": Network(
+        f"""
+        {STEM}
+        p = Transpose <perm = [0, 2, 3, 1]> (a)
+        r = Relu (p)
+        b = Transpose <perm = [0, 3, 1, 2]> (r)
+        c = Conv <pads = [1, 1, 1, 1]> (b, first)
+        d = Transpose <perm = [0, 2, 3, 1]> (c)
+        s = Add (d, r)
+        e = Transpose <perm = [0, 3, 1, 2]> (s)
+        f = Conv <pads = [1, 1, 1, 1]> (e, second)
+        y = GlobalAveragePool (f)
+        """,
+        {"stem": (16, 3, 3, 3), "first": (16, 16, 3, 3), "second": (16, 16, 3, 3)},
+        convolutions=3,
+    ),
     "parts of the channels, pools and upsampling": Network(
         f"""
         {STEM}
@@ -121,16 +137,17 @@ NETWORKS = {
 }
 
 
-def model_of(network: Network, dtype: str) -> onnx.ModelProto:
+def model_of(network: Network, dtype: str, rounded: str = "float32") -> onnx.ModelProto:
+    """The network with weights that are `rounded` numbers."""
     random = np.random.default_rng(5)
-    kind = {"float32": "float", "float64": "double"}[dtype]
+    kind = {"float16": "float16", "float32": "float", "float64": "double"}[dtype]
     sizes = ", ".join(map(str, SIZES[1:]))
     graph = parse_graph(f"g ({kind}[n, {sizes}] x) => ({kind}[n, c, h, w] y) {{{network.nodes}}}")
     for name, shape in network.weights.items():
         value = 0.4 * random.standard_normal(shape)
         if name == "variance":
             value = np.abs(value) + 0.5
-        value = value.astype("float32").astype(dtype)  # the same numbers in both
+        value = value.astype(rounded).astype(dtype)  # the same numbers in all
         graph.initializer.append(numpy_helper.from_array(value, name))
     for name, number in {"zero": 0.0, "six": 6.0}.items():
         graph.initializer.append(numpy_helper.from_array(np.array(number, dtype), name))
@@ -144,6 +161,12 @@ def session_of(network: Network, level: int = 99, **options: Any) -> InferenceSe
     settings.graph_optimization_level = level
     settings.intra_op_num_threads = 1
     return InferenceSession(model_of(network, "float32").SerializeToString(), settings, **options)
+
+
+def half_session(model: onnx.ModelProto) -> InferenceSession:
+    settings = SessionOptions()
+    settings.intra_op_num_threads = 1
+    return InferenceSession(model.SerializeToString(), settings)
 
 
 def feeds_of(batch: int) -> dict[str, Array]:
@@ -174,3 +197,48 @@ def test_nothing_is_copied_between_layouts(name: str) -> None:
     assert len(copies) == network.copies, "\n".join(copies)
     row_major = str(session_of(network, level=2).plan(feeds_of(2)))
     assert "pixels" not in row_major
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_float16_is_computed_as_float32(name: str) -> None:
+    network = NETWORKS[name]
+    session = half_session(model_of(network, "float16", "float16"))
+    x = feeds_of(2)["x"].astype("float16")
+    reference = ReferenceEvaluator(model_of(network, "float64", "float16"))
+    (wanted,) = reference.run(None, {"x": x.astype("float64")})
+    (found,) = session.run(None, {"x": x})
+    assert found.dtype == np.float16
+    # The result and that of a BatchNormalization are rounded, no others.
+    np.testing.assert_allclose(found, wanted, rtol=6e-4, atol=2e-4 * np.abs(wanted).max())
+    plan = str(session.plan({"x": x}))
+    assert plan.count("conv_pixels_cpu") + plan.count("conv_transpose_pixels_cpu") == (
+        network.convolutions
+    )
+
+
+def test_weights_of_float16_stay_so() -> None:
+    weights = {"w": (512, 128, 3, 3), "v": (64, 512, 1, 1)}
+    nodes = "a = Conv <pads = [1, 1, 1, 1]> (x, w)  b = Relu (a)  c = Conv (b, v)  y = GlobalAveragePool (c)"
+    network = Network(nodes, weights, convolutions=2)
+    model = model_of(network, "float16", "float16")
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 128
+    session = half_session(model)
+    x = 60 * np.random.default_rng(0).standard_normal((1, 128, *SIZES[2:])).astype("float16")
+    session.run(None, {"x": x})
+    count = sum(int(np.prod(shape)) for shape in weights.values())
+    report = session.memory({"x": x})
+    assert report.weights_bytes < 2.05 * count
+    assert report.peak_bytes < 4 * (512 + 3 * 128) * SIZES[2] * SIZES[3], "no weight is widened"
+
+
+def test_sums_beyond_float16_stay_finite_inside() -> None:
+    nodes = "a = Conv (x, w)  b = Conv (a, w)  c = Relu (b)  y = Mul (c, small)"
+    network = Network(nodes, {"w": (3, 3, 1, 1), "small": (1,)}, convolutions=2)
+    model = model_of(network, "float16", "float16")
+    for tensor, value in (("w", 300.0), ("small", 1e-4)):
+        (weight,) = (t for t in model.graph.initializer if t.name == tensor)
+        full = np.full(weight.dims, value, "float16")
+        weight.CopyFrom(numpy_helper.from_array(full, tensor))
+    x = np.ones((1, *SIZES[1:]), "float16")
+    (y,) = half_session(model).run(None, {"x": x})
+    np.testing.assert_allclose(y, 900.0 * 900.0 * float(np.float16(1e-4)), rtol=1e-3)

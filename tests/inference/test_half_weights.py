@@ -58,6 +58,31 @@ def test_products_widen_weights_of_16_bits_block_by_block(tmp_path: Path) -> Non
     assert memory.peak_bytes < weight.nbytes // 16, "no weight is widened as a whole"
 
 
+def test_convolutions_widen_weights_of_16_bits_piece_by_piece(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    weight = 0.05 * random.standard_normal((256, 256, 3, 3)).astype(np.float32)
+    convolve = dict(pads=[1, 1, 1, 1])
+    model = model_bytes(
+        [
+            helper.make_node("Conv", ["x", "w"], ["h"], **convolve),
+            helper.make_node("Conv", ["h", "v"], ["i"], **convolve),
+            helper.make_node("GlobalMaxPool", ["i"], ["y"]),
+        ],
+        {"x": (FLOAT, ["n", 256, 8, 8])},
+        ["y"],
+        {"w": weight, "v": weight[::-1].copy()},
+    )
+    (tmp_path / "m.onnx").write_bytes(model)
+    session = session_of(str(tmp_path / "m.onnx"), enable_fp16=True)
+    x = random.standard_normal((2, 256, 8, 8)).astype(np.float32)
+    (y,) = session.run(None, {"x": x})
+    (wanted,) = session_of(str(tmp_path / "m.onnx")).run(None, {"x": x})
+    np.testing.assert_allclose(y, wanted, rtol=1e-2, atol=1e-2 * np.abs(wanted).max())
+    memory = session.memory({"x": x.shape})
+    assert memory.weights_bytes == weight.nbytes, "of two, half"
+    assert memory.peak_bytes < weight.nbytes // 2, "no weight is widened as a whole"
+
+
 @pytest.mark.parametrize(
     ("value", "dtype", "exact"),
     [(7e4, "bfloat16", 7e4), (1e-9, "bfloat16", 1e-9), (3.4e38, "float32", 3.4e38)],
@@ -77,3 +102,28 @@ def test_weights_beyond_float16_are_named(value: float, dtype: str, exact: float
     ort.set_default_logger_callback(None)
     np.testing.assert_allclose(y, np.full((4, 128), exact), rtol=5e-3)
     assert any("strange: float16 has no such numbers" in line and dtype in line for line in lines)
+
+
+def test_a_model_in_float16_computes_in_float32(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    weight = random.standard_normal((256, 256)).astype(np.float16)
+    model = model_bytes(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["h"]),
+            helper.make_node("MatMul", ["h", "w"], ["i"]),
+            helper.make_node("Mul", ["i", "small"], ["y"]),
+        ],
+        {"x": (TensorProto.FLOAT16, ["n", 256])},
+        ["y"],
+        {"w": weight, "small": np.array([2.0**-12], np.float16)},
+    )
+    (tmp_path / "m.onnx").write_bytes(model)
+    session = session_of(str(tmp_path / "m.onnx"))
+    x = (1000 * random.standard_normal((3, 256))).astype(np.float16)
+    (y,) = session.run(None, {"x": x})
+    wide = weight.astype(np.float64)
+    inside = x.astype(np.float64) @ wide @ wide
+    assert np.abs(inside).max() > 65504
+    assert y.dtype == np.float16
+    np.testing.assert_allclose(y, inside * 2.0**-12, rtol=1e-3, atol=1e-3)
+    assert session.memory({"x": x.shape}).weights_bytes < 1.05 * weight.nbytes

@@ -91,16 +91,21 @@ class BlockSteps {
     constexpr int64_t kBytes = FloatVec::kCount * kBits / 8;
     const int64_t byte = block * kBits / 8;
     const uint8_t* from = zeros_ + byte;
-    uint8_t padded[kBytes] = {};
-    if (byte + kBytes > zero_bytes_) {
-      std::memcpy(padded, from, static_cast<size_t>(zero_bytes_ - byte));
-      from = padded;
-    }
+    const int64_t left = zero_bytes_ - byte;
     if constexpr (kBits == 8) {
+      uint8_t padded[kBytes] = {};
+      if (left < kBytes) {
+        std::memcpy(padded, from, static_cast<size_t>(left));
+        from = padded;
+      }
       return FloatVec(__builtin_convertvector(bytes_in_lanes(from), FloatLanes));
     } else {
       uint64_t all = 0;
-      std::memcpy(&all, from, kBytes);
+      if (left >= kBytes) {
+        std::memcpy(&all, from, kBytes);
+      } else {  // few: a copy of them in memory would be waited for
+        for (int64_t i = 0; i < left; ++i) all |= uint64_t{from[i]} << (8 * i);
+      }
       IntLanes half, shift;  // of the 64 bits, and the place in it
       for (int lane = 0; lane < FloatVec::kCount; ++lane) {
         half[lane] = lane * kBits / 32;

@@ -24,8 +24,9 @@ std::shared_ptr<const void> prepare_conv(const StepFacts& facts) {
 }
 
 /// Elements of packed weights in the workspace, behind the scratch of all threads.
-int64_t packed_elements(const ConvStep& step) {
+int64_t packed_elements(const StepFacts& facts, const ConvStep& step) {
   const ConvShape& s = step.shape;
+  if (s.half_weights) return element_count(facts.inputs[1].layout.sizes);
   const bool packs = s.method != ConvMethod::Lines && !step.packed;
   return packs ? s.groups * packed_weight_elements(s.outputs, s.inner()) : 0;
 }
@@ -34,10 +35,12 @@ size_t conv_workspace(const StepFacts& facts) {
   const ConvStep step = step_of(facts);
   return dispatch_float(facts.inputs[0].dtype, [&]<class T> {
     const int64_t elements =
-        slots(facts) * conv_scratch_elements<T>(step.shape) + packed_elements(step);
+        slots(facts) * conv_scratch_elements<T>(step.shape) + packed_elements(facts, step);
     return static_cast<size_t>(elements) * sizeof(ComputeOf<T>);
   });
 }
+
+constexpr int64_t kWidenedGrain = 1 << 16;  // elements worth a thread
 
 template <class T>
 class Convolution {
@@ -48,6 +51,7 @@ class Convolution {
       : args_(args),
         step_(*static_cast<const ConvStep*>(args.prepared)),
         s_(step_.shape),
+        w_(s_.half_weights ? widened_weights() : args.in[1].as<T>()),
         finish_(operand(2), operand(3), args.out[0].as<T>(), step_.activation) {}
 
   void run() const {
@@ -61,7 +65,7 @@ class Convolution {
 
  private:
   const T* x() const { return args_.in[0].as<T>(); }
-  const T* w() const { return args_.in[1].as<T>(); }
+  const T* w() const { return w_; }
   const T* operand(size_t i) const { return args_.in.size() > i ? args_.in[i].as<T>() : nullptr; }
   int64_t group_weights() const {
     return step_.packed ? packed_weight_elements(s_.outputs, s_.inner()) : s_.outputs * s_.inner();
@@ -72,13 +76,31 @@ class Convolution {
     ortmodule::run_units(args_, s_, method, static_cast<C*>(args_.workspace));
   }
 
+  /// Where weights are packed or widened, behind the scratch of all threads.
+  C* weight_workspace() const {
+    return static_cast<C*>(args_.workspace) + slots(args_.facts) * conv_scratch_elements<T>(s_);
+  }
+
+  /// Packed weights of 16 bits in the type of the images.
+  const T* widened_weights() const {
+    if constexpr (std::is_same_v<T, float>) {
+      const TensorView& packed = args_.in[1];
+      float* wide = weight_workspace();
+      parallel_ranges(args_.context, packed.element_count(), kWidenedGrain,
+                      [&](int64_t begin, int64_t end) {
+                        widen_row(packed.as<Float16>() + begin, end - begin, wide + begin);
+                      });
+      return wide;
+    }
+    throw InternalError("weights of 16 bits are for images of float32");
+  }
+
   /// The weights as a product reads them.
   const C* packed_weights() const {
     if constexpr (std::is_same_v<C, T>)
       if (step_.packed) return w();
     const int64_t inner = s_.inner(), blocks = ceil_div(s_.outputs, kPackedOutputs);
-    C* packed =
-        static_cast<C*>(args_.workspace) + slots(args_.facts) * conv_scratch_elements<T>(s_);
+    C* packed = weight_workspace();
     parallel_ranges(args_.context, s_.groups * blocks, grain_for(kPackedOutputs * inner),
                     [&](int64_t begin, int64_t end) {
                       for (int64_t i = begin; i < end; ++i)
@@ -102,6 +124,7 @@ class Convolution {
   const KernelArgs& args_;
   const ConvStep& step_;
   const ConvShape& s_;
+  const T* w_;
   ConvFinish<T> finish_;
 };
 
@@ -159,13 +182,14 @@ void pack_conv_weights(const KernelArgs& args) {
           }
         });
   };
-  w.dtype == DType::Float64 ? pack.template operator()<double>()
-                            : pack.template operator()<float>();
+  if (w.dtype == DType::Float64) return pack.template operator()<double>();
+  if (w.dtype == DType::Float16) return pack.template operator()<uint16_t>();  // only moved
+  pack.template operator()<float>();
 }
 
 REGISTER_CPU_KERNEL({.op = "PackConvWeights",
                      .name = "pack_conv_weights_cpu",
-                     .dtypes = kFloats,
+                     .dtypes = {DType::Float32, DType::Float64, DType::Float16},
                      .run = pack_conv_weights,
                      .priority = -1});
 

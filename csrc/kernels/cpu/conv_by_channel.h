@@ -70,6 +70,64 @@ struct ChannelTile {
     }
   }
 
+  /// Where neighbouring outputs of a line find their windows in an image: rows and columns of x,
+  /// and elements between them. The first outputs see (row, column) + the offsets of the window.
+  struct Places {
+    const PatchAxis *rows = nullptr, *columns = nullptr;
+    int64_t row = 0, column = 0, x_row = 0, x_pixel = 0;
+  };
+
+  /// The same sums of kPixels outputs, from the image as it lies; what lies beside it is left out.
+  template <int kPixels>
+  static void seek(const float* x, const float* weights, const Places& at, V (&total)[kPixels]) {
+    const PatchAxis &rows = *at.rows, &columns = *at.columns;
+    const int64_t step = columns.stride * at.x_pixel;
+    for (int64_t row_offset : rows.offsets) {
+      const int64_t line = at.row + row_offset;
+      const bool sees_line = line >= 0 && line < rows.in;
+      for (int64_t column_offset : columns.offsets) {
+        const V weight = V::load(weights);
+        weights += kPixel;
+        const int64_t first = at.column + column_offset;
+        const int64_t last = first + (kPixels - 1) * columns.stride;
+        if (!sees_line || last < 0 || first >= columns.in) continue;
+        const float* from = x + line * at.x_row + first * at.x_pixel;
+        if (first >= 0 && last < columns.in) {
+          ORTM_UNROLL
+          for (int p = 0; p < kPixels; ++p)
+            total[p] = multiply_add(V::load(from + p * step), weight, total[p]);
+        } else {
+          ORTM_UNROLL
+          for (int p = 0; p < kPixels; ++p) {
+            const int64_t pixel = first + p * columns.stride;
+            if (pixel >= 0 && pixel < columns.in)
+              total[p] = multiply_add(V::load(from + p * step), weight, total[p]);
+          }
+        }
+      }
+    }
+  }
+
+  /// sums [kPixels, kPixel] of a vector of channels.
+  template <int kPixels>
+  static void run_sought(const float* x, const float* weights, const Places& at, float* sums) {
+    V total[kPixels];
+    ORTM_UNROLL
+    for (int p = 0; p < kPixels; ++p) total[p] = V(0.0f);
+    seek<kPixels>(x, weights, at, total);
+    ORTM_UNROLL
+    for (int p = 0; p < kPixels; ++p) total[p].store(sums + p * kPixel);
+  }
+
+  using RunSought = void (*)(const float*, const float*, const Places&, float*);
+  static RunSought sought_function(int64_t pixels) {
+    static constexpr auto kFunctions = []<int... i>(std::integer_sequence<int, i...>) {
+      return std::array<RunSought, sizeof...(i)>{&run_sought<i + 1>...};
+    }
+    (std::make_integer_sequence<int, kMostPixels>());
+    return kFunctions[static_cast<size_t>(pixels - 1)];
+  }
+
   using Run = void (*)(const float*, const Window&, const Lines&, const Clip&, float*);
   /// The functions for windows of so many neighbouring columns (0: any) and outputs that step on by
   /// so many pixels, by the number of outputs less one.
@@ -141,6 +199,11 @@ class ConvByChannel {
       for (int64_t block = part * blocks / s_.parts; block < last; ++block) {
         const int64_t channel = block * kPackedOutputs;
         const int64_t lanes = std::min(kPackedOutputs, s_.groups - channel);
+        if (s_.seeks_pixels) {
+          for (int64_t lane = 0; lane < lanes; lane += V::kCount)
+            seek_vector(image, band, channel + lane, scratch);
+          continue;
+        }
         lay_out(band, x_ + image * s_.x_image + channel, lanes, scratch);
         for (int64_t lane = 0; lane < lanes; lane += V::kCount)
           run_vector(image, band, channel + lane, std::min(V::kCount, lanes - lane), scratch + lane,
@@ -169,6 +232,30 @@ class ConvByChannel {
       run_tiles(x + row * x_line, window, {1, x_line, x_pixel, 0, Tile::kPixel}, Tile::Clip(),
                 band.columns, sums);
       write_line(sums, band.columns, first + row * out, channel, lanes);
+    }
+  }
+
+  /// A vector of channels, read where the image lies.
+  void seek_vector(int64_t image, const ImageBand& band, int64_t channel, float* sums) const {
+    const PatchAxis &rows = s_.row.patch, &columns = s_.column.patch;
+    const float* x = x_ + image * s_.x_image + channel;
+    const float* weights = weights_ +
+                           channel / kPackedOutputs * s_.patches.places * kPackedOutputs +
+                           channel % kPackedOutputs;
+    const int64_t first = image * s_.patches.pixels + s_.first_pixel(band);
+    for (int64_t row = 0; row < band.rows; ++row) {
+      int64_t tiles = ceil_div(band.columns, int64_t{Tile::kMostPixels});
+      for (int64_t column = 0, count = 0; tiles > 0; --tiles, column += count) {
+        count = ceil_div(band.columns - column, tiles);
+        const Tile::Places at{&rows,
+                              &columns,
+                              (band.row + row) * rows.stride,
+                              (band.column + column) * columns.stride,
+                              s_.x_row,
+                              s_.x_pixel};
+        Tile::sought_function(count)(x, weights, at, sums + column * Tile::kPixel);
+      }
+      write_line(sums, band.columns, first + row * columns.out, channel, V::kCount);
     }
   }
 

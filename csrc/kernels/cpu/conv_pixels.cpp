@@ -35,10 +35,14 @@ int64_t weight_blocks(const ConvShape& s) {
 }
 int64_t block_elements(const ConvShape& s) { return s.inner() * kPackedOutputs; }
 
+/// Windows of one channel have few weights, which are widened before all bands.
+bool widens_first(const ConvShape& s) { return s.half_weights && is_by_channel(s); }
+
 size_t pixel_workspace(const StepFacts& facts) {
   const ConvStep step = pixel_step(facts);
   const ConvShape& s = step.shape;
-  const int64_t packed = step.packed ? 0 : weight_blocks(s) * block_elements(s);
+  const bool reads = step.packed && !widens_first(s);
+  const int64_t packed = reads ? 0 : weight_blocks(s) * block_elements(s);
   return static_cast<size_t>(slots(facts) * scratch_of(s) + packed) * sizeof(float);
 }
 
@@ -50,12 +54,17 @@ Reason not_pixels(const StepFacts& facts) {
 }
 
 /// The weights as the methods read them.
-const float* packed_weights(const KernelArgs& args, const ConvStep& step) {
+PackedWeights packed_weights(const KernelArgs& args, const ConvStep& step) {
   const ConvShape& s = step.shape;
-  const float* w = args.in[1].as<float>();
-  if (step.packed) return w;
-  const int64_t per_group = ceil_div(s.outputs, kPackedOutputs);
   float* packed = static_cast<float*>(args.workspace) + slots(args.facts) * scratch_of(s);
+  if (widens_first(s)) {
+    widen_row(args.in[1].as<Float16>(), weight_blocks(s) * block_elements(s), packed);
+    return {packed};
+  }
+  if (s.half_weights) return {nullptr, args.in[1].as<Float16>()};
+  const float* w = args.in[1].as<float>();
+  if (step.packed) return {w};
+  const int64_t per_group = ceil_div(s.outputs, kPackedOutputs);
   parallel_ranges(args.context, weight_blocks(s), grain_for(block_elements(s)),
                   [&](int64_t begin, int64_t end) {
                     for (int64_t i = begin; i < end; ++i) {
@@ -68,7 +77,7 @@ const float* packed_weights(const KernelArgs& args, const ConvStep& step) {
                                                  i % per_group, to);
                     }
                   });
-  return packed;
+  return {packed};
 }
 
 void conv_pixels(const KernelArgs& args) {
@@ -78,11 +87,11 @@ void conv_pixels(const KernelArgs& args) {
     return args.in.size() > i ? args.in[i].as<float>() : nullptr;
   };
   const ConvFinish<float> finish(operand(2), operand(3), args.out[0].as<float>(), step.activation);
-  const float* weights = packed_weights(args, step);
+  const PackedWeights weights = packed_weights(args, step);
   auto* memory = static_cast<float*>(args.workspace);
   const ConvShape& s = step.shape;
   if (is_by_channel(s))
-    run_units(args, s, ConvByChannel(s, operand(0), weights, finish), memory);
+    run_units(args, s, ConvByChannel(s, operand(0), weights.wide, finish), memory);
   else
     run_units(args, s, ConvPixels(s, operand(0), weights, finish), memory);
 }

@@ -63,24 +63,26 @@ class ConvPixels {
   using Tile = ConvTile<float>;
 
   /// `weights` are packed, group by group.
-  ConvPixels(const ConvShape& s, const float* x, const float* weights,
+  ConvPixels(const ConvShape& s, const float* x, const PackedWeights& weights,
              const ConvFinish<float>& finish)
       : s_(s), x_(x), weights_(weights), finish_(finish) {}
 
   static int64_t units(const ConvShape& s) { return s.images * s.bands() * s.parts; }
   /// Elements of scratch of a thread.
   static int64_t scratch_elements(const ConvShape& s) {
-    return kSums + ceil_div(s.band_elements, 16) * 16;
+    return kSums + widened_elements(s) + ceil_div(band_elements(s), 16) * 16;
   }
 
   /// Units [begin, end).
   void run(int64_t begin, int64_t end, float* scratch) const {
     int64_t seen = -1;
     View view;
+    if (s_.seeks_pixels) std::fill_n(scratch + kSums + widened_elements(s_), s_.channels, 0.0f);
     for (int64_t unit = begin; unit < end; ++unit) {
       const int64_t part = unit % s_.parts, index = unit / s_.parts;
       if (index != seen)
-        view = view_of(index / s_.bands(), s_.band(index % s_.bands()), scratch + kSums);
+        view = view_of(index / s_.bands(), s_.band(index % s_.bands()),
+                       scratch + kSums + widened_elements(s_));
       seen = index;
       if (s_.groups > 1) {
         const int64_t last = (part + 1) * s_.groups / s_.parts;
@@ -100,15 +102,42 @@ class ConvPixels {
   static constexpr int64_t kChunk = kVectorBytes == 64 ? 96 : 192;
   static constexpr int64_t kSums = kChunk * Tile::kMostVectors * FloatVec::kCount;
 
+  /// Blocks of packed weights that a tile reads at most.
+  static constexpr int64_t kMostBlocks =
+      (Tile::kMostVectors * FloatVec::kCount + kPackedOutputs - 1) / kPackedOutputs;
+
+  /// Elements of a piece of weights that is widened.
+  static int64_t widened_elements(const ConvShape& s) {
+    int64_t most = 0;
+    if (s.half_weights)
+      for (const SumPiece& piece : s.pieces) most = std::max(most, piece.runs * piece.length);
+    return most * kPackedOutputs * kMostBlocks;
+  }
+
   /// What a band sees, in the image or in memory of the thread.
   struct View {
     int64_t image = 0;
     ImageBand band;
     const float* x = nullptr;
+    const float* zeros = nullptr;
   };
+
+  /// Some pixels of a band, and where their windows begin at x.
+  struct Chunk {
+    const View& view;
+    const float* x = nullptr;
+    int64_t first = 0, count = 0;
+    int64_t* offsets = nullptr;
+  };
+
+  /// Elements of a band that is laid out, or of zeros.
+  static int64_t band_elements(const ConvShape& s) {
+    return s.seeks_pixels ? s.channels : s.band_elements;
+  }
 
   View view_of(int64_t image, const ImageBand& band, float* memory) const {
     const float* x = x_ + image * s_.x_image;
+    if (s_.seeks_pixels) return {image, band, x, memory};
     if (s_.in_place) {
       const int64_t row = s_.row.origin(band.row), column = s_.column.origin(band.column);
       return {image, band, x + row * s_.x_row + column * s_.x_pixel};
@@ -158,50 +187,98 @@ class ConvPixels {
   void run_tiles(const View& view, int64_t group, int64_t output, int64_t outputs, int64_t vectors,
                  float* sums) const {
     const int64_t block_stride = s_.inner() * kPackedOutputs, stride = vectors * FloatVec::kCount;
-    const float* weights = weights_ + group * packed_weight_elements(s_.outputs, s_.inner()) +
-                           output / kPackedOutputs * block_stride + output % kPackedOutputs;
+    const PackedWeights weights =
+        weights_.from(group * packed_weight_elements(s_.outputs, s_.inner()) +
+                      output / kPackedOutputs * block_stride);
     const int64_t first_output = group * s_.outputs + output, some = std::min(stride, outputs);
     const int64_t pixels = view.band.pixels(), chunks = ceil_div(pixels, kChunk);
     int64_t offsets[kChunk], at[kChunk];
     for (int64_t chunk = 0; chunk < chunks; ++chunk) {
       const int64_t first = chunk * pixels / chunks, count = (chunk + 1) * pixels / chunks - first;
       find_pixels(view, first, count, offsets, at);
-      const bool is_written = multiply(view.x + group * s_.channels, offsets, count, weights,
-                                       block_stride, vectors, {first_output, some, at}, sums);
+      const Chunk pixels_of{view, view.x + group * s_.channels, first, count, offsets};
+      const bool is_written = multiply(pixels_of, weights, output % kPackedOutputs, vectors,
+                                       {first_output, some, at}, sums);
       if (!is_written) finish_.write_pixels(sums, stride, count, first_output, some, at);
     }
   }
 
-  /// Sums of pixels [pixels, outputs]; whether their results are written already.
-  bool multiply(const float* x, const int64_t* offsets, int64_t pixels, const float* weights,
-                int64_t block_stride, int64_t vectors, const LastPixelTile::Place& place,
-                float* sums) const {
+  /// `elements` of each block that a tile reads.
+  float* widen(const PackedWeights& weights, int64_t elements, int64_t outputs, float* to) const {
+    const int64_t block_stride = s_.inner() * kPackedOutputs;
+    for (int64_t block = 0; block * kPackedOutputs < outputs; ++block)
+      widen_row(weights.half + block * block_stride, elements, to + block * elements);
+    return to;
+  }
+
+  /// Finds a place of the windows of a chunk, in the image or in zeros; whether one is in the
+  /// image.
+  bool seek(const Chunk& chunk, int64_t place) const {
+    const PatchAxis &rows = s_.row.patch, &columns = s_.column.patch;
+    const ImageBand& band = chunk.view.band;
+    const int64_t down = rows.offsets[static_cast<size_t>(place / columns.places())];
+    const int64_t right = columns.offsets[static_cast<size_t>(place % columns.places())];
+    const int64_t zeros =
+        (reinterpret_cast<intptr_t>(chunk.view.zeros) - reinterpret_cast<intptr_t>(chunk.x)) /
+        static_cast<int64_t>(sizeof(float));
+    int64_t row = chunk.first / band.columns, column = chunk.first % band.columns;
+    bool finds = false;
+    for (int64_t i = 0; i < chunk.count; ++i) {
+      const int64_t line = (band.row + row) * rows.stride + down;
+      const int64_t pixel = (band.column + column) * columns.stride + right;
+      const bool is_inside = line >= 0 && line < rows.in && pixel >= 0 && pixel < columns.in;
+      chunk.offsets[i] = is_inside ? line * s_.x_row + pixel * s_.x_pixel : zeros;
+      finds = finds || is_inside;
+      if (++column < band.columns) continue;
+      column = 0;
+      ++row;
+    }
+    return finds;
+  }
+
+  /// Sums of pixels [pixels, outputs]; whether their results are written already. The outputs
+  /// begin `inside` of the first block of weights.
+  bool multiply(const Chunk& chunk, PackedWeights weights, int64_t inside, int64_t vectors,
+                const LastPixelTile::Place& place, float* sums) const {
     const int64_t stride = vectors * FloatVec::kCount;
-    if (s_.pieces.empty()) std::fill_n(sums, pixels * stride, 0.0f);
     // Tiles of equal height: one of two pixels would take nearly as long as one of all.
-    const int64_t tiles = ceil_div(pixels, Tile::pixels(vectors));
-    const int64_t height = pixels / tiles, higher = pixels % tiles;
-    const bool puts = finish_.can_put();
+    const int64_t tiles = ceil_div(chunk.count, Tile::pixels(vectors));
+    const int64_t height = chunk.count / tiles, higher = chunk.count % tiles;
+    const bool puts = finish_.can_put() && !s_.seeks_pixels;  // else the last piece may be skipped
+    const float* x = chunk.x;
+    const int64_t* offsets = chunk.offsets;
     bool adds = false;
     for (const SumPiece& piece : s_.pieces) {
       const int64_t elements = piece.runs * piece.length * kPackedOutputs;
-      const NextWeights<float> next(weights + elements, elements, tiles);
+      if (s_.seeks_pixels && !seek(chunk, piece.first_run)) {
+        weights = weights.from(elements);
+        continue;
+      }
+      const float* w = weights.wide;
+      int64_t block_stride = s_.inner() * kPackedOutputs;
+      if (s_.half_weights) {
+        w = widen(weights, elements, inside + stride, sums + kSums);
+        block_stride = elements;
+      }
+      w += inside;
       const bool is_last = puts && &piece == &s_.pieces.back();
       for (int64_t tile = 0, first = 0, count = 0; tile < tiles; ++tile, first += count) {
-        if (tiles > 1) next.prefetch(tile);  // all at once would be too many
+        if (tiles > 1)  // all at once would be too many
+          weights.prefetch(elements, elements, tiles, tile);
         count = height + (tile < higher ? 1 : 0);
         float* to = sums + first * stride;
         if (is_last)
-          LastPixelTile::function(count, vectors)(
-              x, offsets + first, s_.runs.data(), piece, weights, block_stride, adds ? to : nullptr,
-              finish_, {place.output, place.outputs, place.at + first});
+          LastPixelTile::function(count, vectors)(x, offsets + first, s_.runs.data(), piece, w,
+                                                  block_stride, adds ? to : nullptr, finish_,
+                                                  {place.output, place.outputs, place.at + first});
         else
-          Tile::function(count, vectors)(x, offsets + first, s_.runs.data(), piece, weights,
-                                         block_stride, to, adds);
+          Tile::function(count, vectors)(x, offsets + first, s_.runs.data(), piece, w, block_stride,
+                                         to, adds);
       }
-      weights += elements;
+      weights = weights.from(elements);
       adds = true;
     }
+    if (!adds) std::fill_n(sums, chunk.count * stride, 0.0f);
     return puts && adds;
   }
 
@@ -225,7 +302,7 @@ class ConvPixels {
 
   const ConvShape& s_;
   const float* x_;
-  const float* weights_;
+  const PackedWeights weights_;
   const ConvFinish<float>& finish_;
 };
 

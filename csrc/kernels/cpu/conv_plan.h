@@ -133,14 +133,15 @@ inline void cut_sum(ConvShape& s) {
   constexpr int64_t kMostInner = 256;
   const BandAxis &row = s.row, &column = s.column;
   // Places of a line that are neighbours are one run.
-  const bool joined =
-      s.pixel_stride == s.channels && column.place(column.places() - 1) == column.places() - 1;
+  const bool joined = s.pixel_stride == s.channels && !s.seeks_pixels &&
+                      column.place(column.places() - 1) == column.places() - 1;
   s.run_length = s.channels * (joined ? column.places() : 1);
   for (int64_t o = 0; o < s.outer_places; ++o)
     for (int64_t r = 0; r < row.places(); ++r)
       for (int64_t c = 0; c < (joined ? 1 : column.places()); ++c)
-        s.runs.push_back((o * s.row_span + row.place(r)) * s.line_elements +
-                         column.place(c) * s.pixel_stride);
+        s.runs.push_back(s.seeks_pixels ? 0
+                                        : (o * s.row_span + row.place(r)) * s.line_elements +
+                                              column.place(c) * s.pixel_stride);
   const auto runs = static_cast<int64_t>(s.runs.size());
   if (s.run_length > kMostInner) {
     const int64_t cuts = ceil_div(s.run_length, kMostInner);
@@ -150,7 +151,7 @@ inline void cut_sum(ConvShape& s) {
         s.pieces.push_back({r, 1, begin, (i + 1) * s.run_length / cuts - begin});
       }
   } else if (s.run_length > 0) {
-    const int64_t cuts = ceil_div(runs, kMostInner / s.run_length);
+    const int64_t cuts = s.seeks_pixels ? runs : ceil_div(runs, kMostInner / s.run_length);
     for (int64_t i = 0; i < cuts; ++i) {
       const int64_t first = i * runs / cuts;
       s.pieces.push_back({first, (i + 1) * runs / cuts - first, 0, s.run_length});
@@ -191,6 +192,20 @@ inline bool stays_inside(const PatchAxis& axis) {
   return axis.offsets.front() >= 0 && (axis.out - 1) * axis.stride + axis.offsets.back() < axis.in;
 }
 
+inline bool stays_inside(const ConvShape& s) {
+  return stays_inside(s.row.patch) && stays_inside(s.column.patch);
+}
+
+/// Whether places of a window lie apart.
+inline bool has_gaps(const PatchAxis& axis) {
+  return axis.places() > 1 && axis.offsets[1] - axis.offsets[0] > 1;
+}
+
+/// Whether windows with gaps reach beyond the image.
+inline bool has_gaps_beside(const ConvShape& s) {
+  return !stays_inside(s) && (has_gaps(s.row.patch) || has_gaps(s.column.patch));
+}
+
 }  // namespace conv_plan
 
 /// Fills in what follows from sizes and `patches`. C is the type of the sums.
@@ -219,8 +234,10 @@ inline void plan_pixels(ConvShape& s, const Layout& x, int64_t threads) {
   const int64_t channels = s.groups * s.channels;
   // Pixels of a tile that lie a multiple of a page apart would share sets of cache lines.
   constexpr int64_t kPage = 1024;
-  s.in_place = stays_inside(s.row.patch) && stays_inside(s.column.patch) &&
-               s.x_pixel * s.column.patch.stride % kPage != 0;
+  constexpr int64_t kFewChannels = 64;  // which are multiplied faster than places are sought
+  s.seeks_pixels = has_gaps_beside(s) && s.channels >= kFewChannels;
+  s.in_place =
+      s.seeks_pixels || (stays_inside(s) && s.x_pixel * s.column.patch.stride % kPage != 0);
   if (s.in_place)
     for (BandAxis* axis : {&s.row, &s.column}) {
       axis->step = 1;
@@ -228,7 +245,8 @@ inline void plan_pixels(ConvShape& s, const Layout& x, int64_t threads) {
     }
   s.pixel_stride = s.in_place ? s.x_pixel : channels;
   if (!s.in_place && channels * s.column.hop % 256 == 0) s.pixel_stride += 16;
-  cut_bands<float>(s, band_bytes(s), threads);
+  cut_bands<float>(s, s.seeks_pixels ? std::numeric_limits<int64_t>::max() : band_bytes(s),
+                   threads);
   if (s.in_place) {
     // Nothing is laid out again where bands meet, so that results may stay in that cache, too.
     const int64_t pixel_bytes = (channels + s.groups * s.outputs) * int64_t{sizeof(float)};
@@ -249,8 +267,15 @@ inline void plan_channels(ConvShape& s, const Layout& x, int64_t threads) {
   if (s.patches.pixels == 0 || s.patches.places == 0 || s.images == 0) return;
   split_pixels(s, x);
   s.pixel_stride = kPackedOutputs;
+  // A layout with the gaps in it is faster while it is not much larger than the image.
+  constexpr int64_t kMuchLarger = 3;
+  const PatchAxis &rows = s.row.patch, &columns = s.column.patch;
+  s.seeks_pixels =
+      has_gaps_beside(s) && s.groups % kPackedOutputs == 0 &&
+      s.row.span(rows.out) * s.column.span(columns.out) >= kMuchLarger * rows.in * columns.in;
   constexpr int64_t kMostBytes = 128 << 10;  // of the channels that are worked on together
-  cut_bands<float>(s, kMostBytes, threads);
+  cut_bands<float>(s, s.seeks_pixels ? std::numeric_limits<int64_t>::max() : kMostBytes, threads);
+  if (s.seeks_pixels) s.band_elements = 0;
   for (int64_t r = 0; r < s.row.places(); ++r) s.runs.push_back(s.row.place(r) * s.line_elements);
   for (int64_t c = 0; c < s.column.places(); ++c)
     s.places.push_back(s.column.place(c) * s.pixel_stride);

@@ -70,10 +70,16 @@ struct ConvShape {
   // Whether images are pixels of channels (conv_pixels.h), all groups side by side, and x is read
   // as it lies, since no window reaches beyond it.
   bool is_pixel_major = false, in_place = false;
+  // Of windows with gaps (dilated): each place is sought in the image as it lies, or in zeros where
+  // it lies beside it. A band with all the gaps in it would be far larger than the image.
+  bool seeks_pixels = false;
   // Then the distances of neighbours in x, in elements: it may be a slice of another image.
   int64_t x_image = 0, x_row = 0, x_pixel = 0;
   // Where results lie, in pixels of an image of y: the first, and steps between neighbours.
   int64_t y_first = 0, y_row_step = 0, y_column_step = 1, y_pixels = 0;
+
+  // Whether packed weights have 16 bits (float16), and are widened where they are read.
+  bool half_weights = false;
 
   // Of a Product: distance of neighbouring pixels; where in the band lie the elements that are
   // neighbours in the order of the sum; pieces of the sum.

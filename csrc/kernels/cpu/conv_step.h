@@ -44,6 +44,7 @@ inline ConvStep conv_step(const StepFacts& facts) {
   ConvStep step;
   // Packed weights: [groups x blocks, places..., channels, outputs of a block].
   step.packed = attrs.has("packed_outputs") && attrs.integer("packed_outputs") > 0;
+  step.shape.half_weights = step.packed && facts.inputs[1].dtype == DType::Float16;
   const size_t first_place = step.packed ? 1 : 2;
   std::vector<PatchAxis> axes(spatial);
   for (size_t d = 0; d < spatial; ++d) {

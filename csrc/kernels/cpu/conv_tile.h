@@ -7,6 +7,7 @@
 #include <array>
 
 #include "kernels/cpu/conv_shape.h"
+#include "kernels/cpu/half_rows.h"
 #include "kernels/cpu/panel_product.h"
 
 namespace ortmodule {
@@ -126,6 +127,22 @@ struct ConvTile {
     }
     (std::make_integer_sequence<int, kMostPixels * kMostVectors>());
     return kFunctions[static_cast<size_t>((pixels - 1) * kMostVectors + vectors - 1)];
+  }
+};
+
+/// Packed weights in float32, or in float16, of which a piece is widened at a time.
+struct PackedWeights {
+  const float* wide = nullptr;
+  const Float16* half = nullptr;
+
+  PackedWeights from(int64_t element) const {
+    return half ? PackedWeights{nullptr, half + element} : PackedWeights{wide + element, nullptr};
+  }
+  void prefetch(int64_t first, int64_t count, int64_t tiles, int64_t tile) const {
+    if (half)
+      NextWeights<Float16>(half + first, count, tiles).prefetch(tile);
+    else
+      NextWeights<float>(wide + first, count, tiles).prefetch(tile);
   }
 };
 

@@ -337,7 +337,8 @@ void conv_transpose_pixels(const KernelArgs& args) {
   for (const Phase& phase : shape.phases) {
     if (phase.conv.patches.pixels == 0) continue;
     PhaseWeights<float>(args, shape, phase).pack(packed);
-    run_units(args, phase.conv, ConvPixels(phase.conv, args.in[0].as<float>(), packed, finish),
+    run_units(args, phase.conv,
+              ConvPixels(phase.conv, args.in[0].as<float>(), PackedWeights{packed}, finish),
               memory);
   }
 }

@@ -54,7 +54,10 @@ class PackedProduct {
                                           left.row_stride, 1};
         Tile::functions(count).pack(part, C(1), rows + tile * Tile::kLeftStride * kPiece);
       }
-      for (int64_t column = 0; column < columns_; column += kPanelWidth<C>) {
+      int64_t column = 0;
+      if (left.rows == 1) column = run_panels<4>(rows, packed, inner, y, first > 0);
+      if (left.rows == 2) column = run_panels<2, 2>(rows, packed, inner, y, first > 0);
+      for (; column < columns_; column += kPanelWidth<C>) {
         const bool whole = columns_ - column > kVecCount<C>;
         for (int64_t tile = 0; tile < tiles; ++tile) {
           const auto& functions = Tile::template functions<P>(row_of(tile + 1) - row_of(tile));
@@ -65,6 +68,46 @@ class PackedProduct {
       }
       packed += panel_elements<C>(inner, columns_);
     }
+  }
+
+  /// Products of one or two rows with the first panels, several at a time: sums of a single panel
+  /// would wait for each other. Returns the columns that are done.
+  template <int kPanels, int kRows = 1>
+  int64_t run_panels(const C* rows, const P* packed, int64_t inner, C* y, bool adds) const {
+    using V = VecOf<C>;
+    constexpr int64_t kColumns = kPanels * kPanelWidth<C>;
+    static_assert(kPanelWidth<C> == 2 * V::kCount);
+    int64_t column = 0;
+    for (; column + kColumns <= columns_; column += kColumns) {
+      V sums[kRows][kPanels][2];
+      ORTM_UNROLL
+      for (int i = 0; i < kRows; ++i) {
+        ORTM_UNROLL
+        for (int p = 0; p < kPanels; ++p) sums[i][p][0] = sums[i][p][1] = V(C(0));
+      }
+      const P* panel = packed + column * inner;
+      const C* left = rows;
+      for (int64_t k = 0; k < inner; ++k, left += Tile::kLeftStride, panel += kPanelWidth<C>) {
+        ORTM_UNROLL
+        for (int p = 0; p < kPanels; ++p) {
+          ORTM_UNROLL
+          for (int v = 0; v < 2; ++v) {
+            const V right = load_wide<V>(panel + p * inner * kPanelWidth<C> + v * V::kCount);
+            ORTM_UNROLL
+            for (int i = 0; i < kRows; ++i)
+              sums[i][p][v] = multiply_add(V(left[i]), right, sums[i][p][v]);
+          }
+        }
+      }
+      ORTM_UNROLL
+      for (int i = 0; i < kRows; ++i) {
+        C* to = y + i * row_elements() + column;
+        ORTM_UNROLL
+        for (int j = 0; j < kPanels * 2; ++j, to += V::kCount)
+          (adds ? V::load(to) + sums[i][j / 2][j % 2] : sums[i][j / 2][j % 2]).store(to);
+      }
+    }
+    return column;
   }
 
   int64_t inner_, columns_;

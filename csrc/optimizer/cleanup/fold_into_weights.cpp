@@ -101,6 +101,7 @@ class Folder {
     if (reader.output()->dtype != y.dtype || reader.output()->dims != y.dims)
       return "the result is broadcast";
     if (!weights_.contains(node.input(1))) return "the weights are no constants";
+    if (node.attrs.has("packed_outputs")) return "the weights are packed";
     if (!is_per_channel(*affine.operand, y, channel_axis(node)))
       return str(affine.operand->name, " is not one number for each channel");
     if (affine.scales) return cannot_scale(node);

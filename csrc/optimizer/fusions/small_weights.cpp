@@ -163,12 +163,18 @@ bool widen_rows(Graph& graph, Node* node, PassContext& context) {
   return true;
 }
 
-// A packed weight that is kept in 16 bits.
+bool reads_packed(const Node& node) {
+  return node.op == "PackedMatMul" ||
+         ((node.op == "Conv" || node.op == "FusedConv") && node.attrs.has("packed_outputs"));
+}
+
+// A packed weight that is kept in 16 bits, for a convolution in float16.
 bool read_packed(Graph& graph, Node* node, PassContext& context) {
-  if (node->op != "PackedMatMul" || node->input(0)->dtype != DType::Float32) return false;
+  if (node->input(0)->dtype != DType::Float32) return false;
   Node* cast = node->input(1)->producer();
-  if (!cast || cast->op != "Cast" || !is_half(cast->input(0)->dtype) || !context.take())
-    return false;
+  if (!cast || cast->op != "Cast" || !is_half(cast->input(0)->dtype)) return false;
+  if (node->op != "PackedMatMul" && cast->input(0)->dtype != DType::Float16) return false;
+  if (!context.take()) return false;
   graph.set_input(node, 1, cast->input(0));
   erase_if_dead(graph, cast);
   return true;
@@ -182,7 +188,7 @@ bool fuse_small_weights(Graph& graph, PassContext& context) {
   }
   std::vector<Node*> packed;
   for (const auto& node : graph.nodes())
-    if (node->op == "PackedMatMul") packed.push_back(node.get());
+    if (reads_packed(*node)) packed.push_back(node.get());
   for (Node* node : packed) changed = read_packed(graph, node, context) || changed;
   for (Node* node : graph.node_pointers()) changed = widen_rows(graph, node, context) || changed;
   return changed;

@@ -104,7 +104,8 @@ class LayoutFlow {
     const bool is_slice =
         (node.op == "Slice" || node.op == "Split") && ours_ && last_.contains(node.input(0));
     if (is_slice) slices_.insert(node.outputs().begin(), node.outputs().end());
-    if (node.op == "ChannelsLast" || is_slice) return add_results(node);
+    if (node.op == "ChannelsLast" || is_slice || (ours_ && is_view_of_pixels(node)))
+      return add_results(node);
     const OpDef& def = op_def(node.op);
     const bool keeps =
         def.kind == OpKind::Pointwise || (def.keeps_channels_last && def.keeps_channels_last(node));
@@ -114,6 +115,13 @@ class LayoutFlow {
       for (const Value* x : node.inputs())
         if (x && differs(*x)) copied_.insert(x);
     }
+  }
+
+  /// Row-major pixels [N, H, W, C], as TensorFlow and onnxruntime's quantized ConvNets have them,
+  /// seen as [N, C, H, W].
+  static bool is_view_of_pixels(const Node& node) {
+    return node.op == "Transpose" && node.output()->rank() == 4 &&
+           node.attrs.integers("perm") == std::vector<int64_t>{0, 3, 1, 2};
   }
 
   /// Slices and transposes are views in any layout; views that merge or split dims are not.
