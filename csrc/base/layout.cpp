@@ -41,7 +41,8 @@ Sizes dims_by_stride(const Layout& layout, const Sizes& sizes) {
     if (layout.sizes[i] == 1 && sizes[i] == 1) continue;
     size_t place = order.size();
     order.push_back(0);
-    for (; place > 0 && layout.strides[i] < layout.strides[static_cast<size_t>(order[place - 1])]; --place)
+    for (; place > 0 && layout.strides[i] < layout.strides[static_cast<size_t>(order[place - 1])];
+         --place)
       order[place] = order[place - 1];
     order[place] = static_cast<int64_t>(i);
   }

@@ -39,8 +39,8 @@ struct Entries {
     const Entry& added = all.emplace_back(std::move(entry));
     std::vector<const Entry*>& same = of_op[added.def.op];
     const auto rank = [](const Entry* e) { return std::pair(e->def.priority, e->isa); };
-    const auto worse = std::ranges::find_if(
-        same, [&](const Entry* other) { return rank(other) < rank(&added); });
+    const auto worse =
+        std::ranges::find_if(same, [&](const Entry* other) { return rank(other) < rank(&added); });
     same.insert(worse, &added);
   }
 };

@@ -124,7 +124,8 @@ void StepBuilder::choose_output_layouts(const StepNodes& nodes, const KernelDef&
 void StepBuilder::choose_kernel(PlannedStep& step, const StepFacts& facts, const StepNodes& nodes) {
   std::string why;
   const std::string& op = nodes.nodes.front()->op;
-  step.kernel = select_kernel(nodes.pointwise ? "PointwiseGroup" : op, lowered_.device, facts, &why);
+  step.kernel =
+      select_kernel(nodes.pointwise ? "PointwiseGroup" : op, lowered_.device, facts, &why);
   if (step.kernel) return;
   const Node& node = *nodes.nodes.front();
   throw Error(str("[kernel] ", node.op, " needs a kernel, but found none that takes it (",

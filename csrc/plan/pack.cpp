@@ -36,7 +36,8 @@ class PlacedBlocks {
     for (size_t bucket = first; bucket <= last; ++bucket) by_time_[ends_[bucket]++] = index;
   }
 
-  /// Placed blocks that live at the same time as this one, by ascending offset; until the next call.
+  /// Placed blocks that live at the same time as this one, by ascending offset; until the next
+  /// call.
   const std::vector<size_t>& beside(const Block& block) {
     const auto [first, last] = buckets_of(block);
     found_.clear();

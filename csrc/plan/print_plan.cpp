@@ -51,9 +51,8 @@ void print_step(std::ostream& out, const Plan& plan, size_t index) {
   };
   const int s = static_cast<int>(index);
   list("  +", [&](const PlannedBuffer& buffer) { return buffer.first_step == s; });
-  list("  -", [&](const PlannedBuffer& buffer) {
-    return buffer.last_step == s && !buffer.returned();
-  });
+  list("  -",
+       [&](const PlannedBuffer& buffer) { return buffer.last_step == s && !buffer.returned(); });
   if (!step.nodes.empty() && !step.nodes.back()->origin.module.empty())
     out << "  // " << step.nodes.back()->origin.module << "  " << step.nodes.back()->origin.source;
   out << "\n";

@@ -100,9 +100,9 @@ class StepBuilder {
 
   std::vector<std::vector<Known>> of_form_;  // by form
   static constexpr size_t kMostCopies = 32;
-  std::vector<size_t> copies_;  // steps that copy between different layouts
-  const Plan* earlier_ = nullptr;             // of other sizes
-  size_t next_earlier_ = 0;                   // step of it
+  std::vector<size_t> copies_;     // steps that copy between different layouts
+  const Plan* earlier_ = nullptr;  // of other sizes
+  size_t next_earlier_ = 0;        // step of it
   std::unordered_map<const Value*, std::vector<size_t>> gradients_of_;  // of the plan
   std::optional<EdgeLayouts> edges_;                           // once the arguments are bound
   std::unordered_map<TensorId, TensorId> in_old_content_;      // tensor -> its value before the run

@@ -27,8 +27,8 @@ struct ProgramStep {
   BufferId workspace_buffer;
   int64_t workspace_offset_bytes = 0;
   int64_t library_bytes = 0;  // scratch memory that the kernel's library is declared to allocate
-  bool allocates_outputs = false;  // the kernel allocates its outputs
-  bool inexact = false;            // the library may allocate more than library_bytes
+  bool allocates_outputs = false;      // the kernel allocates its outputs
+  bool inexact = false;                // the library may allocate more than library_bytes
   std::span<const BufferId> allocate;  // before the step
   std::span<const BufferId> release;   // after it
 };
