@@ -7,8 +7,9 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
-#include <map>
 #include <mutex>
+#include <unordered_map>
+#include <utility>
 
 #include "ir/text.h"
 #include "kernels/aten/allocation_counter.h"
@@ -25,22 +26,40 @@ struct Guards {
   c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
 };
 
-void add_layout(std::string& key, const OperandFacts& operand) {
-  key += name_of(operand.dtype);
-  for (int64_t size : operand.layout.sizes) key += str(",", size);
-  for (int64_t stride : operand.layout.strides) key += str("/", stride);
-  key += ";";
+void add_number(std::string& key, int64_t number) {
+  key.append(reinterpret_cast<const char*>(&number), sizeof number);
 }
 
+void add_operand(std::string& key, const OperandFacts& operand) {
+  add_number(key, static_cast<int64_t>(operand.dtype));
+  add_number(key, static_cast<int64_t>(operand.layout.sizes.size()));
+  for (int64_t size : operand.layout.sizes) add_number(key, size);
+  for (int64_t stride : operand.layout.strides) add_number(key, stride);
+}
+
+/// Numbers as they are in memory: each step of a plan has one, and text takes longer than the rest.
 std::string signature(const StepFacts& facts, bool allocates_outputs) {
   const NodeFacts& node = facts.node();
-  std::string key = str(engine_device().str(), " ", at::get_num_threads(), " ", node.op,
-                        allocates_outputs ? " " : " in place ");
-  for (const auto& [name, attr] : node.attrs.entries()) key += str(name, "=", attr_text(attr), ";");
-  for (const OperandFacts& operand : facts.inputs) add_layout(key, operand);
+  std::string key = node.op;
+  key += allocates_outputs ? '+' : '-';
+  const at::Device device = engine_device();
+  add_number(key, static_cast<int64_t>(device.type()));
+  add_number(key, device.index());
+  add_number(key, at::get_num_threads());
+  for (const auto& [name, attr] : node.attrs.entries()) {
+    key += name;
+    key += '=';
+    if (const auto* number = std::get_if<DimExpr>(&attr); number && number->is_constant()) {
+      add_number(key, number->value());
+    } else {
+      key += attr_text(attr);
+      key += ';';
+    }
+  }
+  for (const OperandFacts& operand : facts.inputs) add_operand(key, operand);
   for (size_t i = 0; i < facts.outputs.size(); ++i) {
-    add_layout(key, facts.outputs[i]);
-    key += node.output_used[i] ? "+" : "-";
+    add_operand(key, facts.outputs[i]);
+    key += node.output_used[i] ? '+' : '-';
   }
   return key;
 }
@@ -103,10 +122,16 @@ std::optional<size_t> try_call(const StepFacts& facts, void (*run)(const KernelA
   }
 }
 
-/// What is known of signatures, in this process.
+/// What is known of signatures, in this process; all is forgotten where sizes never repeat.
 struct KnownBytes {
   std::mutex mutex;
-  std::map<std::string, std::optional<size_t>> by_signature;
+  std::unordered_map<std::string, std::optional<size_t>> by_signature;
+
+  std::optional<size_t>& operator[](std::string signature) {
+    constexpr size_t kMost = 1 << 16;
+    if (by_signature.size() >= kMost) by_signature.clear();
+    return by_signature[std::move(signature)];
+  }
 };
 
 KnownBytes& known_bytes() {
@@ -135,7 +160,7 @@ std::optional<size_t> probed_library_bytes(const StepFacts& facts, void (*run)(c
   }
   const std::optional<size_t> bytes = try_call(facts, run, prepared, allocates_outputs);
   const std::lock_guard lock(known.mutex);
-  return known.by_signature[key] = bytes;
+  return known[key] = bytes;
 }
 
 size_t bytes_taken_by(const std::function<void()>& call) {
@@ -151,7 +176,7 @@ size_t noted_library_bytes(const StepFacts& facts) { return noted(signature(fact
 void note_library_bytes(const StepFacts& facts, bool allocates_outputs, size_t bytes) {
   KnownBytes& known = known_bytes();
   const std::lock_guard lock(known.mutex);
-  std::optional<size_t>& most = known.by_signature[signature(facts, allocates_outputs)];
+  std::optional<size_t>& most = known[signature(facts, allocates_outputs)];
   most = std::max(most.value_or(0), bytes);
 }
 
