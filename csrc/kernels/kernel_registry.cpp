@@ -88,17 +88,18 @@ std::string_view device_name(Device device) { return device == Device::CUDA ? "C
 
 const KernelDef* select_kernel(std::string_view op, Device device, const StepFacts& facts,
                                std::string* why) {
+  std::vector<const Entry*> candidates = entries_of(op);
+  std::erase_if(candidates, [&](const Entry* entry) { return !entry->serves(device); });
+  for (const Entry* entry : candidates)
+    if (!refusal(entry->def, facts)) return &entry->def;
+  if (!why) return nullptr;
   std::vector<std::string> refusals;
-  for (const Entry* entry : entries_of(op)) {
-    if (!entry->serves(device)) continue;
-    const Reason reason = refusal(entry->def, facts);
-    if (!reason) return &entry->def;
+  for (const Entry* entry : candidates) {
     // Copies for several instruction sets refuse alike: one line for all of them.
-    std::string line = str("\n  - ", entry->def.name, ": ", *reason);
+    std::string line = str("\n  - ", entry->def.name, ": ", *refusal(entry->def, facts));
     if (std::find(refusals.begin(), refusals.end(), line) == refusals.end())
       refusals.push_back(std::move(line));
   }
-  if (!why) return nullptr;
   *why = str("no kernel for ", op, " on ", device_name(device), ":");
   if (refusals.empty()) *why += " none is registered";
   for (const std::string& line : refusals) *why += line;

@@ -19,6 +19,7 @@ bool is_register(const Value& operand, const Node& node, const StepNodes& nodes)
 
 std::vector<TensorId> StepBuilder::operands_of(const StepNodes& nodes, Region region) {
   std::vector<TensorId> in;
+  if (!nodes.pointwise) in.reserve(nodes.nodes.front()->inputs().size());
   for (const Node* node : nodes.nodes)
     for (const Value* input : node->inputs()) {
       const bool read = input && !input->is_literal() && !is_register(*input, *node, nodes);
@@ -31,8 +32,11 @@ std::vector<TensorId> StepBuilder::operands_of(const StepNodes& nodes, Region re
 
 void StepBuilder::fill_operands(const StepNodes& nodes, StepFacts& facts,
                                 const std::vector<TensorId>& in, Region region) {
+  facts.nodes.reserve(nodes.nodes.size());
   for (const Node* node : nodes.nodes) {
     NodeFacts& n = facts.nodes.emplace_back();
+    n.inputs.reserve(node->inputs().size());
+    n.input_dtypes.reserve(node->inputs().size());
     n.op = node->op;
     n.attrs = node->attrs.resolve(request_.symbols);
     for (const Value* input : node->inputs()) {
@@ -66,6 +70,7 @@ StepFacts StepBuilder::make_facts(const StepNodes& nodes, const std::vector<Tens
   StepFacts facts;
   facts.threads = request_.threads;
   fill_operands(nodes, facts, in, region);
+  facts.inputs.reserve(in.size());
   for (TensorId tensor : in) {
     if (!tensor) {
       facts.inputs.emplace_back();
@@ -147,19 +152,20 @@ bool fits(const Layout& layout, LayoutRule rule) {
 
 }  // namespace
 
-bool StepBuilder::conform_operands(PlannedStep& step, StepFacts& facts) {
-  bool changed = false;
+std::vector<Layout> StepBuilder::conform_operands(PlannedStep& step, StepFacts& facts) {
+  std::vector<Layout> given;
   for (size_t i = 0; i < step.in.size(); ++i) {
     if (!step.in[i]) continue;
     const Layout layout = plan_.tensors[step.in[i]].layout;
     const auto& rules = step.kernel->input_rules;
     const LayoutRule rule = i < rules.size() ? rules[i] : step.kernel->layout;
     if (fits(layout, rule)) continue;
+    if (given.empty())
+      for (const OperandFacts& operand : facts.inputs) given.push_back(operand.layout);
     copy_operand(step, i);
     facts.inputs[i].layout = plan_.tensors[step.in[i]].layout;
-    changed = true;
   }
-  return changed;
+  return given;
 }
 
 void StepBuilder::copy_operand(PlannedStep& step, size_t i) {
@@ -256,13 +262,8 @@ int64_t StepBuilder::plan_alone(const StepNodes& nodes, PlannedStep& step) {
   StepFacts facts = make_facts(nodes, step.in, step.region);
   choose_kernel(step, facts, nodes);
   // Copies are steps of their own, before this one.
-  std::vector<Layout> given;
-  for (const OperandFacts& operand : facts.inputs) given.push_back(operand.layout);
-  if (conform_operands(step, facts)) {
-    choose_kernel(step, facts, nodes);
-  } else {
-    given.clear();
-  }
+  std::vector<Layout> given = conform_operands(step, facts);
+  if (!given.empty()) choose_kernel(step, facts, nodes);
   choose_output_layouts(nodes, *step.kernel, facts);
   if (step.kernel->library_bytes)
     step.library_bytes = static_cast<int64_t>(step.kernel->library_bytes(facts));

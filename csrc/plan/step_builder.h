@@ -56,7 +56,9 @@ class StepBuilder {
   void fill_operands(const StepNodes& nodes, StepFacts& facts, const std::vector<TensorId>& in,
                      Region region);
   void choose_output_layouts(const StepNodes& nodes, const KernelDef& kernel, StepFacts& facts);
-  bool conform_operands(PlannedStep& step, StepFacts& facts);
+  /// Copies the operands whose layouts the kernel does not take. Returns the layouts of all before,
+  /// or none if none was copied.
+  std::vector<Layout> conform_operands(PlannedStep& step, StepFacts& facts);
   void copy_operand(PlannedStep& step, size_t i);
   void choose_kernel(PlannedStep& step, const StepFacts& facts, const StepNodes& nodes);
   void add_results(const StepNodes& nodes, PlannedStep& step);
