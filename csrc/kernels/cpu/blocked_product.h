@@ -38,12 +38,13 @@ struct ProductTile {
     }
   }
 
-  /// Whether rows are read where they lie: a product with so few columns that packing the rows
-  /// takes as long. Rows a page apart take each other's place in the first-level cache.
+  /// Whether rows are read where they lie: a single one, whose elements would be a cache line
+  /// apart, or a product with so few columns that packing the rows takes as long. Rows a page apart
+  /// take each other's place in the first-level cache.
   static bool reads_in_place(const StridedMatrix<const C>& rows, C alpha, int64_t columns) {
     constexpr int64_t kPage = 4096 / sizeof(C);
-    return columns <= kPanelWidth<C> && alpha == C(1) && rows.column_stride == 1 &&
-           rows.row_stride < kPage;
+    if (alpha != C(1) || rows.column_stride != 1) return false;
+    return rows.rows == 1 || (columns <= kPanelWidth<C> && rows.row_stride < kPage);
   }
 
   /// y [kRows, kVectors vectors] (+)= left [kRows, inner] panel [inner, kVectors vectors]. A panel
@@ -203,20 +204,26 @@ void store_columns(const C* sums, int64_t rows, int64_t columns, bool adds, C* y
   }
 }
 
-/// y [rows, columns] (+)= rows [rows, inner] panel [inner, columns]: a tile of rows that are read
-/// in place, and at most one panel.
+/// y [rows, columns] (+)= rows [rows, inner] panels [inner, columns]: a tile of rows that are read
+/// in place.
 template <class C>
-void multiply_narrow(const StridedMatrix<const C>& rows, const C* panel, int64_t columns, bool adds,
-                     C* y, int64_t y_stride) {
+void multiply_in_place(const StridedMatrix<const C>& rows, const C* panels, int64_t columns,
+                       bool adds, C* y, int64_t y_stride) {
   using Tile = ProductTile<C>;
   using V = VecOf<C>;
   const auto& functions = Tile::in_place(rows.rows);
-  const auto multiply = columns > V::kCount ? functions.two_vectors : functions.one_vector;
-  if (columns == kPanelWidth<C>)
-    return multiply(rows.data, rows.row_stride, panel, rows.columns, y, y_stride, adds);
-  alignas(64) C sums[Tile::kMostRows * kPanelWidth<C>];
-  multiply(rows.data, rows.row_stride, panel, rows.columns, sums, kPanelWidth<C>, false);
-  store_columns(sums, rows.rows, columns, adds, y, y_stride);
+  for (int64_t column = 0; column < columns; column += kPanelWidth<C>) {
+    const int64_t count = std::min(kPanelWidth<C>, columns - column);
+    const C* panel = panels + column * rows.columns;
+    const auto multiply = count > V::kCount ? functions.two_vectors : functions.one_vector;
+    if (count == kPanelWidth<C>) {
+      multiply(rows.data, rows.row_stride, panel, rows.columns, y + column, y_stride, adds);
+      continue;
+    }
+    alignas(64) C sums[Tile::kMostRows * kPanelWidth<C>];
+    multiply(rows.data, rows.row_stride, panel, rows.columns, sums, kPanelWidth<C>, false);
+    store_columns(sums, rows.rows, count, adds, y + column, y_stride);
+  }
 }
 
 /// y [rows, columns] = alpha a [rows, inner] b [inner, columns], or y += that; y is row-major.
@@ -276,8 +283,8 @@ class BlockedProduct {
         // Tiles of equal height: one of two rows would take nearly as long as one of all.
         const int64_t row = tile * rows_ / tiles_, count = (tile + 1) * rows_ / tiles_ - row;
         if (in_place) {
-          multiply_narrow<C>(left.row_range(row, count), workspace, columns_, adds || first > 0,
-                             y + row * columns_, columns_);
+          multiply_in_place<C>(left.row_range(row, count), workspace, width, adds || first > 0,
+                               y + row * columns_ + column, columns_);
           continue;
         }
         Tile::functions(count).pack(left.row_range(row, count), alpha, packed);

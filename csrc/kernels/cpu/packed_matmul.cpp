@@ -150,7 +150,7 @@ class PackedBlocks {
           const StridedMatrix<const C> in_place{x_ + row * p_.inner + first, rows, inner, p_.inner,
                                                 1};
           if (Tile::reads_in_place(in_place, static_cast<C>(p_.alpha), p_.columns)) {
-            multiply_narrow<C>(in_place, panels, width, first > 0, to, stride);
+            multiply_in_place<C>(in_place, panels, width, first > 0, to, stride);
             if (first + inner == p_.inner) finish(row, rows, column, width, to, stride);
             continue;
           }
