@@ -18,20 +18,9 @@ from ortmodule_py.trace.gradient_effects import GRAD_MODES
 from ortmodule_py.trace.record import is_traced, storage_key
 
 _NOT_READ_BY_THEIR_BACKWARD = {
-    *(
-        "add",
-        "baddbmm",
-        "bmm",
-        "cat",
-        "clone",
-        "contiguous",
-        "conv1d",
-        "conv2d",
-        "div",
-        "einsum",
-        "linear",
-    ),
-    *("matmul", "mean", "mm", "mul", "neg", "stack", "sub", "sum", "truediv", "where"),
+    *("add", "div", "mean", "mul", "neg", "sub", "sum", "truediv", "where"),
+    *("baddbmm", "bmm", "conv1d", "conv2d", "einsum", "linear", "matmul", "mm"),
+    *("cat", "clone", "contiguous", "stack"),
 }
 """Functions whose results may change by `.data`: what backward reads are their operands."""
 
