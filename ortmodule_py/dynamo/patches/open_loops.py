@@ -53,7 +53,9 @@ def _break_open_loop(tx: Any) -> None:
     """Break the graph if the loop that begins here has been captured for too many sizes."""
     log: Any = capturing_compiler().log  # type: ignore[union-attr]
     at = tx.current_instruction
-    first, last = (at.positions.lineno, at.positions.end_lineno) if at.positions else (0, 0)
+    # Positions of `GET_ITER` include the loop's body before Python 3.12.
+    iterated = tx.instructions[tx.instruction_pointer - 2].positions
+    first, last = (iterated.lineno, iterated.end_lineno) if iterated else (None, None)
     lines = {f"{tx.f_code.co_filename}:{line}" for line in range(first or 0, (last or 0) + 1)}
     if tx.one_graph or log.most_captures(lines) < _ROUNDS:
         return
