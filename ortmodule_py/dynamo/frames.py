@@ -389,9 +389,10 @@ class Frames:
             outlined = outline_call(*failed)
         if outlined is None:
             return result
-        log.python_parts.update(outlined.parts)
-        if rounds is not None:
-            self._open_loops.add(outlined.parts[0])
+        log.python_parts.add(outlined.part)
+        if outlined.rounds is not None:
+            log.python_parts.add(outlined.rounds)
+            self._open_loops.add(outlined.rounds)
         result = self._convert(_WithCode(frame, outlined.code), *args, skip=skip + 1, **kwargs)
         if result.guarded_code is not None:
             add_captured(frame.f_code)

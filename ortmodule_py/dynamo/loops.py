@@ -35,6 +35,9 @@ _VERSIONS = ((3, 11), (3, 12), (3, 13))
 _STEPS_BACK = 64
 """Instructions before the loop that may compute what it iterates over."""
 
+_MADE = ("LIST_APPEND", "LIST_EXTEND", "LIST_TO_TUPLE", "CALL_INTRINSIC_1")
+"""Instructions that end `(*values, value)` and `[*values, value]`."""
+
 _new: Callable[..., Any] = bytecode.create_instruction
 
 
@@ -45,8 +48,10 @@ class Outlined:
     code: types.CodeType
     """The function, which calls the part. It has the variables of the original: guards read a frame's
     variables by position."""
-    parts: tuple[types.CodeType, ...]
-    """What runs in Python: the loop or the call, and what reads the lists that the loop fills."""
+    part: types.CodeType
+    """What runs in Python: the loop or the call."""
+    rounds: types.CodeType | None = None
+    """The loop alone, if the part calls it and then reads the lists that it fills."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,10 @@ def outline(code: types.CodeType, offset: int) -> Outlined | None:
         return None
     try:
         flow = _Flow(code)
-        return _cut_up(code, *_cuts(flow, _loop_around(flow, flow.position(offset))))
+        start, end = _cuts(flow, _loop_around(flow, flow.position(offset)))
+        rest = _function(code, end, None, None) if end else None
+        loop = _function(code, start, end, rest)
+        return _outlined(code, _function(code, None, start, loop), loop)
     except _NoCut:
         return None  # the report names the graph break, as without outlining
 
@@ -96,26 +104,16 @@ def outline_rounds(code: types.CodeType, offset: int) -> Outlined | None:
     if sys.version_info[:2] not in _VERSIONS:
         return None
     try:
-        return _cut_up(code, *_cuts_around_rounds(_Flow(code), offset))
+        start, end, last = _cuts_around_rounds(_Flow(code), offset)
+        if end is None:
+            rounds = part = _function(code, start, None, None)
+        else:
+            rounds = _rounds(code, start, end)
+            rest = _function(code, last, None, None) if last else None
+            part = _calling_rounds(code, start, end, rounds, last, rest)
+        return _outlined(code, _function(code, None, start, part), part, rounds)
     except _NoCut:
         return None
-
-
-def _cut_up(code: types.CodeType, *cuts: _Cut | None) -> Outlined | None:
-    """A function that calls, at its first cut, a part up to the next one, which goes on likewise; None is the
-    function's end. What is behind the last cut does not run in Python.
-
-    Raises:
-        _NoCut: torch's assembler does not take the instructions.
-    """
-    after: types.CodeType | None = None
-    end: _Cut | None = None
-    parts: list[types.CodeType] = []
-    for begin in filter(None, reversed(cuts)):
-        after, end = _function(code, begin, end, after), begin
-        parts.insert(0, after)
-    caller = _function(code, None, end, after)
-    return _outlined(code, caller, *(parts if cuts[-1] is None else parts[:-1]))
 
 
 @functools.lru_cache(maxsize=256)
@@ -138,11 +136,14 @@ def outline_call(code: types.CodeType, offset: int) -> Outlined | None:
 
 
 def _outlined(
-    code: types.CodeType, caller: types.CodeType, *parts: types.CodeType
+    code: types.CodeType,
+    caller: types.CodeType,
+    part: types.CodeType,
+    rounds: types.CodeType | None = None,
 ) -> Outlined | None:
     variables = ("co_varnames", "co_cellvars", "co_freevars")
     same = all(getattr(caller, kind) == getattr(code, kind) for kind in variables)
-    return Outlined(caller, parts) if same else None
+    return Outlined(caller, part, rounds) if same else None
 
 
 def place_of_failure(error: BaseException) -> tuple[types.CodeType, int] | None:
@@ -201,9 +202,9 @@ def _cut_behind(flow: _Flow, start: int, last: int) -> _Cut | None:
     return None if end is None else flow.cut(end)
 
 
-def _cuts_around_rounds(flow: _Flow, offset: int) -> tuple[_Cut | None, ...]:
-    """Around the loop or comprehension of the iterator that the instruction at `offset` makes, and behind what
-    reads the lists that it fills, if anything does; None is the function's end.
+def _cuts_around_rounds(flow: _Flow, offset: int) -> tuple[_Cut, _Cut | None, _Cut | None]:
+    """In front of the loop or comprehension of the iterator that the instruction at `offset` makes, behind it, and
+    behind what reads the lists that it fills; None is the function's end.
 
     Raises:
         _NoCut: there is no such place.
@@ -217,11 +218,11 @@ def _cuts_around_rounds(flow: _Flow, offset: int) -> tuple[_Cut | None, ...]:
     inner = _loop_around(flow, head) if is_loop else range(at, head + 1)
     start, end = _cuts(flow, inner)
     if end is not None:
-        readers = flow.readers(_filled(flow, range(start.at, inner.stop)), inner[-1])
+        readers = flow.readers(_filled(flow, range(start.at, inner.stop)), end.at)
         last = max(readers, default=-1)
-        if last >= end.at:
+        if last >= 0:
             return start, end, _cut_behind(flow, start.at, last)
-    return start, end
+    return start, end, end
 
 
 def _filled(flow: _Flow, region: range) -> set[str]:
@@ -234,6 +235,8 @@ def _filled(flow: _Flow, region: range) -> set[str]:
             found |= flow.names(i)
         elif flow.all[i].opname in ("BUILD_LIST", "BUILD_TUPLE") and following[0] == "BINARY_OP":
             found |= flow.stored(i + 2)
+        elif flow.all[i].opname in _MADE:
+            found |= flow.stored(i + 1)
     i = region.stop  # a comprehension leaves its list on the stack
     while flow.all[i].opname in ("END_FOR", "POP_TOP", "SWAP") or flow.stored(i):
         found |= flow.stored(i)
@@ -336,19 +339,18 @@ class _Flow:
         """The local variable that an instruction assigns, if any."""
         return self.names(i) if "STORE" in self.all[i].opname else frozenset()
 
-    def readers(self, names: Set[str], last: int) -> Iterator[int]:
-        """Instructions behind the one at `last` that read a variable which it leaves."""
+    def readers(self, names: Set[str], start: int) -> Iterator[int]:
+        """Instructions from `start` on that read a variable as it is there."""
         for name in names:
-            ahead, seen = [f for f, _ in self._successors(last)], {last}
+            ahead, seen = [start], set[int]()
             while ahead:
                 i = ahead.pop()
-                if i in seen:
+                if i in seen or name in self.stored(i):
                     continue
                 seen.add(i)
-                if name not in self.stored(i):
-                    ahead += [f for f, _ in self._successors(i)]
-                    if i > last and name in self.names(i):
-                        yield i
+                ahead += [f for f, _ in self._successors(i)]
+                if name in self.names(i):
+                    yield i
 
     def is_closed(self, region: range) -> bool:
         """Whether no jump leads into or out of these instructions."""
@@ -475,6 +477,37 @@ def _function(
     enter, changed = _entered(code, body, begin)
     if end is not None:
         _insert(body, range(end.at, end.at), [*_call(end, rest), _new("RETURN_VALUE")])
+    return _assembled(code, enter + body, changed)
+
+
+def _rounds(code: types.CodeType, begin: _Cut, end: _Cut) -> types.CodeType:
+    """The part of a function from `begin` to `end`, which returns the variables that are read from there on."""
+    body = bytecode.cleaned_instructions(code)
+    enter, changed = _entered(code, body, begin)
+    leave = [_new("LOAD_FAST", argval=name) for name in end.arguments]
+    leave += [bytecode.create_build_tuple(len(leave)), _new("RETURN_VALUE")]
+    _insert(body, range(end.at, end.at), leave)
+    return _assembled(code, enter + body, changed)
+
+
+def _calling_rounds(
+    code: types.CodeType,
+    begin: _Cut,
+    end: _Cut,
+    rounds: types.CodeType,
+    last: _Cut | None,
+    rest: types.CodeType | None,
+) -> types.CodeType:
+    """The part of a function from `begin` to `last`, where it calls `rest`, with a call of `rounds` in place of
+    the instructions up to `end`."""
+    body = bytecode.cleaned_instructions(code)
+    if last is not None:
+        _insert(body, range(last.at, last.at), [*_call(last, rest), _new("RETURN_VALUE")])
+    call = [*_call(begin, rounds), _new("UNPACK_SEQUENCE", arg=len(end.arguments))]
+    call += [_new("STORE_FAST", argval=name) for name in end.arguments]
+    call.append(bytecode.create_jump_absolute(body[end.at]))
+    _insert(body, range(begin.at, begin.at), call)
+    enter, changed = _entered(code, body, begin)
     return _assembled(code, enter + body, changed)
 
 

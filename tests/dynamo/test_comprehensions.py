@@ -114,8 +114,8 @@ def _last_call(function: Callable[..., Any]) -> int:
 def test_the_call_is_a_function_of_its_own() -> None:
     code = _chosen.__code__
     outlined = outline_call(code, _last_call(_chosen))
-    assert outlined is not None and outlined.parts[0] in outlined.code.co_consts
-    assert outlined.parts[0].co_varnames[: outlined.parts[0].co_argcount] == ("flag", "x")
+    assert outlined is not None and outlined.part in outlined.code.co_consts
+    assert outlined.part.co_varnames[: outlined.part.co_argcount] == ("flag", "x")
     same = type(_chosen)(outlined.code, globals())
     for flag in (True, False):
         x = torch.arange(3.0)

@@ -413,7 +413,7 @@ def test_a_function_with_its_loop_outside(function: Any, monkeypatch: pytest.Mon
     assert outlined is not None
     for kind in ("co_varnames", "co_cellvars", "co_freevars"):
         assert getattr(outlined.code, kind) == getattr(code, kind)
-    assert "_mark" in {i.argval for i in dis.get_instructions(outlined.parts[0])}
+    assert "_mark" in {i.argval for i in dis.get_instructions(outlined.part)}
     assert "_mark" not in {i.argval for i in dis.get_instructions(outlined.code)}
 
     def outcome(xs: list[int], n: int) -> Any:
