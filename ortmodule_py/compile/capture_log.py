@@ -150,7 +150,7 @@ class CaptureLog:
         reason = "Dynamo captured nothing of it"
         if ran_before:
             reason = "it ran compiled before, but Dynamo skips its forward now"
-        if self.python_parts and any(why.startswith(OPEN_LOOP) for why in self.graph_breaks):
+        if any(why.startswith(OPEN_LOOP) for why in self.graph_breaks):
             reason = f"all that it computes is in {OPEN_LOOP}"
         self.report_eager(CannotLower(f"the whole module: {reason}", ("", line)))
 

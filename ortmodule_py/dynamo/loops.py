@@ -191,10 +191,10 @@ def _cuts(flow: _Flow, inner: range) -> tuple[_Cut, _Cut | None]:
 
 
 def _cut_behind(flow: _Flow, start: int, last: int) -> _Cut | None:
-    """Behind the instruction at `last` on the way from `start`; None if only the function's end is there.
+    """Behind the instruction at `last` on the way from `start`; None if no place before the function's end is.
 
     Raises:
-        _NoCut: there is no such place.
+        _NoCut: the place is in a `with` or a `try`, or a variable may have a value or not.
     """
     behind = [i for i in sorted(flow.reachable(start)) if i > last]
     ends = (i for i in behind if flow.depth(i) == 0 and max(flow.reachable(start, i)) < i)

@@ -55,6 +55,29 @@ def test_a_list_and_a_function_of_torch() -> None:
     assert_whole(as_in_eager(Calls(forward), _steps((9, 8, 10, 11))), captures=3)
 
 
+def test_a_function_that_forward_makes() -> None:
+    """As Mamba of transformers has it; one that reads a value of forward is traced as torch does it."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        def combine(left: Pair, right: Pair) -> Pair:
+            return left[0] * right[0], right[0] * left[1] + right[1]
+
+        y = self.fc(x)
+        return associative_scan(combine, (y.cos(), y), 1, combine_mode="generic")[1]
+
+    def forward_with_value(self: Any, x: Tensor) -> Tensor:
+        y = self.fc(x)
+
+        def combine(left: tuple[Tensor], right: tuple[Tensor]) -> tuple[Tensor]:
+            return (left[0] + right[0] + bias * 0,)
+
+        bias = y.mean()
+        return associative_scan(combine, (y,), 1, combine_mode="generic")[0]
+
+    assert_whole(as_in_eager(Calls(forward), _steps((9, 8, 10, 11))), captures=3)
+    assert_compiled(as_in_eager(Calls(forward_with_value), _steps((5,))))
+
+
 def test_a_function_of_whole_matrices() -> None:
     """Is traced as torch does it."""
 

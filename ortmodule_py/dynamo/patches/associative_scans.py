@@ -14,8 +14,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._dynamo.exc import Unsupported
-from torch._dynamo.variables import ListVariable, TupleVariable, UserFunctionVariable
+from torch._dynamo.variables import (
+    ListVariable,
+    NestedUserFunctionVariable,
+    TupleVariable,
+    UserFunctionVariable,
+)
 from torch._higher_order_ops.associative_scan import associative_scan
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
@@ -69,15 +73,23 @@ def _elementwise(
     examples = [leaf.as_proxy().node.meta["example_value"] for leaf in leaves]
     if len({(str(example.shape), example.dtype) for example in examples}) > 1:
         return None
-    try:
-        function = combine_fn.realize().get_function()
-    except (AttributeError, NotImplementedError, Unsupported):  # not a plain function
-        return None
-    if not _is_elementwise(function, _KINDS[type(xs)], len(leaves), examples[0].dtype):
+    function = _function_of(combine_fn.realize())
+    if function is None or not _is_elementwise(
+        function, _KINDS[type(xs)], len(leaves), examples[0].dtype
+    ):
         return None
     backward = reverse is not None and reverse.as_python_constant()
     scan = UserFunctionVariable(_scan_back if backward else _scan)
     return scan.call_function(tx, [combine_fn, xs, dim], {})
+
+
+def _function_of(combine_fn: Any) -> Any | None:
+    """The function itself; None for one whose variables are values of the graph."""
+    if isinstance(combine_fn, UserFunctionVariable):
+        return combine_fn.fn
+    if isinstance(combine_fn, NestedUserFunctionVariable) and not combine_fn.closure:
+        return combine_fn.get_function()
+    return None
 
 
 def _is_elementwise(function: Any, kind: Any, count: int, dtype: torch.dtype) -> bool:
