@@ -183,6 +183,7 @@ class PieceOptions:
     verify: bool
     memory: MemoryOptions
     plan_cache_bytes: int
+    first_sizes: dict[str, int]
     disabled_passes: set[str]
     fuel: int
     dump: Any

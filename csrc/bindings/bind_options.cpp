@@ -2,6 +2,8 @@
 #include <pybind11/functional.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <map>
+#include <string>
 #include <type_traits>
 
 #include "bindings/casts/sizes.h"
@@ -95,6 +97,14 @@ void add_session_options(py::class_<PieceOptions>& cls) {
          "What attention becomes that is written as products and a softmax: spelled, own, "
          "torch_cuda, "
          "torch_on_cpu.")
+      .def_property(
+          "first_sizes", [](const PieceOptions&) { return py::none(); },
+          [](PieceOptions& options, const std::map<std::string, int64_t>& sizes) {
+            options.session.optimizer.first_sizes = {};
+            for (const auto& [symbol, size] : sizes)
+              options.session.optimizer.first_sizes.bind(symbol, size);
+          },
+          "Values of symbols in the first call, which choices of layout go by.")
       .def_property(
           "disabled_passes",
           [](const PieceOptions& options) { return options.session.optimizer.disabled; },

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -38,6 +39,7 @@ struct OptimizerOptions {
   bool training = true;         // a gradient will be built
   bool verify = false;          // check the graph's invariants after every pass
   bool channels_last = false;   // the device's convolutions gain by channels-last operands
+  SymbolValues first_sizes;     // what symbols were in the first call, where that is known
   TrainedAttention attention = TrainedAttention::Spelled;
   bool partial_reasons = false;    // also record why parts of patterns did not match
   std::set<std::string> disabled;  // names of passes that do not run
@@ -90,6 +92,9 @@ class PassContext {
   /// Whether a gradient will be built. Without one, outputs that only it reads are useless.
   bool training() const { return options_.training; }
   bool channels_last() const { return options_.channels_last; }
+  /// The value of a size in the first call, or nothing. What depends on it must be right, though
+  /// perhaps slower, for other sizes as well.
+  std::optional<int64_t> first_size(const DimExpr& size) const;
   TrainedAttention attention() const { return options_.attention; }
   bool partial_reasons() const { return options_.partial_reasons; }
   /// Takes fuel for one rewrite and counts a hit; false if the fuel is used up. Call it directly

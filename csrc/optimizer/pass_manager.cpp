@@ -40,6 +40,17 @@ std::string text(const PassReport& report, bool rejections) {
   return out.str();
 }
 
+std::optional<int64_t> PassContext::first_size(const DimExpr& size) const {
+  if (size.is_constant()) return size.value();
+  std::vector<std::string> symbols;
+  size.collect_symbols(symbols);
+  const SymbolValues& known = options_.first_sizes;
+  if (std::any_of(symbols.begin(), symbols.end(),
+                  [&](const std::string& symbol) { return !known.find(symbol); }))
+    return std::nullopt;
+  return size.evaluate(known);
+}
+
 bool PassContext::take() {
   if (out_of_fuel()) return false;
   if (options_.fuel) --*options_.fuel;

@@ -38,6 +38,7 @@ from ortmodule_py.dynamo.graph_breaks import changing_sizes, graph_break_of, mar
 from ortmodule_py.dynamo.patches.table import running_torch
 from ortmodule_py.lower.piece import LoweredPiece, lower
 from ortmodule_py.lower.sizes.bound_symbols import with_reads
+from ortmodule_py.lower.tensor_meta import first_sizes
 from ortmodule_py.options.engine import EngineOptions
 
 MOVING = "the parameters of fully_shard move with each step, so its units are not recorded"
@@ -288,7 +289,9 @@ class Compiler:
         start = time.perf_counter()
         gathered = gathered_ids()
         sharded = any(id(parameter) in gathered for parameter in example_inputs)
-        compiled = builder.finish(self._piece_options(lowered.grad_enabled, device, sharded))
+        options = self._piece_options(lowered.grad_enabled, device, sharded)
+        options.first_sizes = first_sizes(example_inputs)
+        compiled = builder.finish(options)
         seconds = dict(lowered.seconds)
         seconds["compile"] = time.perf_counter() - start
         self.pieces.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -27,6 +28,16 @@ def encode_int(value: Any, types: ArgumentTypes | None) -> Any:
         return int(expr)
     text = dim_text(expr)
     return types.Dim(text) if types is not None else text
+
+
+def first_sizes(inputs: Iterable[Any]) -> dict[str, int]:
+    """The values that symbols have in the first call, of those that are sizes of inputs or inputs."""
+    known: dict[str, int] = {}
+    for value in inputs:
+        for size in value.shape if isinstance(value, Tensor) else (value,):
+            if isinstance(size, torch.SymInt) and size.node.expr.is_symbol and size.node.has_hint():
+                known[size.node.expr.name] = int(size.node.hint)
+    return known
 
 
 def tensor_meta(value: Tensor, types: ArgumentTypes | None) -> dict[str, Any]:

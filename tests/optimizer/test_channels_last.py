@@ -107,9 +107,9 @@ def test_reductions_of_pixels_or_channels_read_images_as_they_are() -> None:
 class RowMajorOutside(nn.Module):
     """What is given, returned and trained is row-major; an interior value is kept by a buffer."""
 
-    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, dtype: torch.dtype = torch.float32, images: int = 16) -> None:
         super().__init__()
-        self.register_buffer("kept", torch.zeros(2, 16, 6, 5, dtype=dtype))
+        self.register_buffer("kept", torch.zeros(images, 16, 6, 5, dtype=dtype))
         self.body = nn.Sequential(
             nn.Conv2d(3, 16, 3, padding=1, dtype=dtype),
             nn.BatchNorm2d(16, dtype=dtype),
@@ -153,7 +153,7 @@ def test_row_major_networks_run_channels_last_inside(
     exact = RowMajorOutside(torch.float64)
     exact.load_state_dict(module.state_dict())
     model = ORTModule(copy.deepcopy(module))
-    x = torch.randn(2, 3, 12, 10)
+    x = torch.randn(16, 3, 12, 10)
     want = _results(module, x)
     for ours, eager, wide in zip(
         _results(model, x), want, _results(exact, x.double()), strict=True
@@ -162,16 +162,24 @@ def test_row_major_networks_run_channels_last_inside(
         if ours.is_floating_point():
             torch.testing.assert_close(ours.double(), wide, rtol=1e-3, atol=1e-3)
     (piece,) = model._compiler.pieces
-    assert piece.compiled.text("forward").count("ChannelsLast (") == 1
+    assert piece.compiled.text("forward").count("ChannelsLast (x)") == 1
     model.eval()
     module.load_state_dict(model.module.state_dict())
     torch.testing.assert_close(model(x)[0], module.eval()(x)[0], rtol=1e-3, atol=1e-4)
 
 
+def test_few_images_for_the_weights_stay_row_major() -> None:
+    """The first call decides: copies of the weights would cost more than the images gain."""
+    model = ORTModule(RowMajorOutside(images=2))
+    _results(model, torch.randn(2, 3, 12, 10))
+    (piece,) = model._compiler.pieces
+    assert "ChannelsLast" not in piece.compiled.text("forward")
+
+
 def test_without_onednn_networks_stay_row_major() -> None:
     with torch.backends.mkldnn.flags(enabled=False):
         model = ORTModule(RowMajorOutside())
-        _results(model, torch.randn(2, 3, 12, 10))
+        _results(model, torch.randn(16, 3, 12, 10))
     (piece,) = model._compiler.pieces
     assert "ChannelsLast" not in piece.compiled.text("forward")
 
