@@ -522,3 +522,17 @@ def test_a_table_computed_from_a_few_numbers_is_kept_up_to_2_mib(length: int, ke
     report = session.memory(feeds)
     assert (table <= report.weights_bytes <= 1.1 * table) if kept else report.weights_bytes < 10_000
     assert (report.block_bytes < table) == kept
+
+
+def test_a_dilated_convolution_lays_out_what_its_windows_see() -> None:
+    """A line of all positions between places that are 2,048 apart would take 2 MiB."""
+    random = np.random.default_rng(0)
+    w = random.standard_normal((64, 64, 3)).astype("float32")
+    conv = helper.make_node("Conv", ["x", "w"], ["y"], dilations=[2048], pads=[2048, 2048])
+    model = model_bytes([conv], {"x": (TensorProto.FLOAT, [1, 64, 5000])}, ["y"], {"w": w})
+    session = InferenceSession(model, options())
+    assert session.memory({"x": (1, 64, 5000)}).block_bytes < 3 * 2**18
+    x = random.standard_normal((1, 64, 5000)).astype("float32")
+    padded = np.pad(x[0], [(0, 0), (2048, 2048)])
+    wanted = sum(w[:, :, i] @ padded[:, i * 2048 :][:, :5000] for i in range(3))
+    np.testing.assert_allclose(session.run(None, {"x": x})[0][0], wanted, rtol=1e-4, atol=2e-4)
