@@ -297,11 +297,69 @@ Value* with_new(OnnxCall& c, Value* past, Value* fresh, const GroupedQueries& g,
   return c.emit("ScatterElements", {base, place, fresh}, {{"axis", 2}, {"reduction", "none"}});
 }
 
+// What queries attend to, with the keys' places [B, 1, 1, keys] (null: 0, 1, ...), and the cache
+// after the call.
+struct GroupedCache {
+  Value *k = nullptr, *v = nullptr, *places = nullptr, *present_k = nullptr, *present_v = nullptr;
+};
+
+GroupedCache whole_cache(OnnxCall& c, const GroupedQueries& g, DimExpr total) {
+  Value *past_k = c.optional(3), *past_v = c.optional(4);
+  if (past_k && c.sizes().at_most(total, past_k->dims.at(2))) total = past_k->dims.at(2);
+  Value *k = with_new(c, past_k, g.k, g, total), *v = with_new(c, past_v, g.v, g, total);
+  return {k, v, nullptr, k, v};
+}
+
+// The place of the first key that a cache of `rows` holds when there are `keys` of them: a full one
+// drops rows until `window` - 1 and the new key are left.
+Value* first_held(OnnxCall& c, Value* keys, const DimExpr& rows, int64_t window) {
+  Value* dropped = c.graph().literal(rows - DimExpr(window - 1), DType::Int64);
+  Value* over = c.pointwise("Sub", {keys, c.graph().literal(rows, DType::Int64)});
+  over = c.pointwise("Max", {over, number(c, 0, over)});
+  Value* up = c.graph().literal(rows - DimExpr(window), DType::Int64);
+  return c.pointwise("Mul",
+                     {c.pointwise("Div", {c.pointwise("Add", {over, up}), dropped}), dropped});
+}
+
+// A cache with as many rows as the window or more, whose first rows hold the last keys.
+GroupedCache window_cache(OnnxCall& c, const GroupedQueries& g, Value* after, int64_t window) {
+  if (c.has(10)) c.unsupported("attention_bias with sliding_window_cache is not supported");
+  if (window <= 0) c.refuse("sliding_window_cache needs a positive local_window_size");
+  if (!c.has(3) || !c.has(4)) c.refuse("sliding_window_cache needs past_key and past_value");
+  Value *past_k = c.in(3), *past_v = c.in(4);
+  const DimExpr batch = g.q->dims.at(0), fresh = g.k->dims.at(2), rows = past_k->dims.at(2);
+  if (!c.sizes().at_most(DimExpr(window), rows))
+    c.refuse(str("the cache must have at least local_window_size rows, ", window));
+  Value *old = first_held(c, g.before, rows, window), *held = first_held(c, after, rows, window);
+  const auto numbers = [&](const DimExpr& count, Value* from) {  // [B, count]
+    return c.pointwise("Add", {range(c, 0, count, {1, count}), from});
+  };
+  constexpr double kBeyond = double{int64_t{1} << 40};  // no query is that far
+  Value* places = numbers(rows, old);
+  Value* is_held = c.pointwise("Less", {places, g.before});
+  places = c.pointwise("Where", {is_held, places, c.literal(kBeyond, DType::Int64)});
+  places = c.concat({places, numbers(fresh, g.before)}, 1);
+  Value *k = c.concat({past_k, g.k}, 2), *v = c.concat({past_v, g.v}, 2);
+  Value* next = numbers(rows, held);
+  Value* new_at = c.pointwise("Sub", {next, g.before});
+  new_at = c.pointwise("Add", {new_at, c.graph().literal(rows, DType::Int64)});
+  Value* at = c.pointwise(
+      "Where", {c.pointwise("Less", {next, g.before}), c.pointwise("Sub", {next, old}), new_at});
+  Value* last = c.graph().literal(rows + fresh - DimExpr(1), DType::Int64);
+  at = c.reshape(c.pointwise("Min", {at, last}), {batch, 1, rows, 1});
+  const auto kept = [&](Value* all) {
+    const Dims sizes{batch, all->dims.at(1), rows, all->dims.at(3)};
+    return c.emit("GatherElements", {all, c.expand(at, sizes)}, {{"axis", 2}});
+  };
+  return {k, v, c.reshape(places, {batch, 1, 1, rows + fresh}), kept(k), kept(v)};
+}
+
 // Queries see keys up to their own place, and `window` before it if that is not negative.
-Value* grouped_bias(OnnxCall& c, const GroupedQueries& g, const DimExpr& keys, int64_t window) {
-  const DimExpr batch = g.q->dims.at(0), queries = g.q->dims.at(2);
+Value* grouped_bias(OnnxCall& c, const GroupedQueries& g, const GroupedCache& cache,
+                    int64_t window) {
+  const DimExpr batch = g.q->dims.at(0), queries = g.q->dims.at(2), keys = cache.k->dims.at(2);
   Value *i = c.reshape(g.positions, {batch, 1, queries, 1}),
-        *j = range(c, 0, keys, {1, 1, 1, keys});
+        *j = cache.places ? cache.places : range(c, 0, keys, {1, 1, 1, keys});
   Value* seen = c.pointwise("LessOrEqual", {j, i});
   if (window >= 0) {
     Value* distance = c.pointwise("Sub", {i, j});
@@ -316,8 +374,7 @@ Value* grouped_bias(OnnxCall& c, const GroupedQueries& g, const DimExpr& keys, i
 Values import_group_query_attention(OnnxCall& c) {
   for (size_t i = 12; i < c.input_count(); ++i)
     if (c.has(i)) c.unsupported(str("operand ", i, " is not supported"));
-  for (std::string_view name : {"sliding_window_cache", "qk_output"})
-    if (c.flag(name)) c.unsupported(str(name, " is not supported"));
+  if (c.flag("qk_output")) c.unsupported("qk_output is not supported");
   if (!c.flag("causal", true)) c.refuse("causal must be 1");
   const int64_t heads = c.integer("num_heads"), kv_heads = c.integer("kv_num_heads");
   if (kv_heads <= 0 || heads % kv_heads != 0)
@@ -325,7 +382,8 @@ Values import_group_query_attention(OnnxCall& c) {
   GroupedQueries g;
   read_grouped(c, g, heads, kv_heads);
   const DimExpr batch = g.q->dims.at(0), length = g.q->dims.at(2);
-  DimExpr total = c.content_sizes(6).at(0);
+  const DimExpr total = c.content_sizes(6).at(0);
+  const int64_t window = c.integer("local_window_size", -1);
   Value* ends = c.reshape(c.cast(c.in(5), DType::Int64), {batch, 1});  // the last key's place
   if (c.sizes().equal(total, length)) {
     g.before = c.emit("Mul", {ends, number(c, 0, ends)});
@@ -340,12 +398,13 @@ Values import_group_query_attention(OnnxCall& c) {
     g.q = rotated(c, g.q, at, c.in(7), c.in(8), heads, interleaved);
     g.k = rotated(c, g.k, at, c.in(7), c.in(8), kv_heads, interleaved);
   }
-  Value *past_k = c.optional(3), *past_v = c.optional(4);
-  if (past_k && c.sizes().at_most(total, past_k->dims.at(2))) total = past_k->dims.at(2);
-  Value *k = with_new(c, past_k, g.k, g, total), *v = with_new(c, past_v, g.v, g, total);
+  const GroupedCache cache =
+      c.flag("sliding_window_cache")
+          ? window_cache(c, g, c.pointwise("Add", {ends, number(c, 1, ends)}), window)
+          : whole_cache(c, g, total);
   // Queries that share a key are rows of its matrix.
-  const DimExpr shared = heads / kv_heads, keys = k->dims.at(2);
-  Heads h{g.q, k, v, nullptr, c.number("scale", 0.0), c.number("softcap", 0.0)};
+  const DimExpr shared = heads / kv_heads, keys = cache.k->dims.at(2);
+  Heads h{g.q, nullptr, nullptr, nullptr, c.number("scale", 0.0), c.number("softcap", 0.0)};
   auto repeated = [&](Value* x) {
     const Dims d = x->dims;
     if (heads == kv_heads) return x;
@@ -353,9 +412,9 @@ Values import_group_query_attention(OnnxCall& c) {
                {{"shape", Dims{d.at(0), d.at(1), shared, d.at(2), d.at(3)}}});
     return c.reshape(x, {d.at(0), heads, d.at(2), d.at(3)});
   };
-  h.k = repeated(k);
-  h.v = repeated(v);
-  add_bias(c, h, grouped_bias(c, g, keys, c.integer("local_window_size", -1)));
+  h.k = repeated(cache.k);
+  h.v = repeated(cache.v);
+  add_bias(c, h, grouped_bias(c, g, cache, window));
   if (c.has(10)) {
     Value* bias = c.in(10);
     if (!c.sizes().equal(bias->dims.at(bias->dims.size() - 1), keys))
@@ -366,7 +425,7 @@ Values import_group_query_attention(OnnxCall& c) {
     h.sink = c.reshape(c.in(11), {1, heads, 1, 1});
   else if (c.integer("smooth_softmax", 0) > 0)
     h.sink = c.full(0.0, {1, heads, 1, 1}, g.q->dtype);
-  return {join_heads(c, attended(c, h)), k, v};
+  return {join_heads(c, attended(c, h)), cache.present_k, cache.present_v};
 }
 
 REGISTER_ONNX({{"MultiHeadAttention", 1, import_multi_head_attention, nullptr, "com.microsoft"},

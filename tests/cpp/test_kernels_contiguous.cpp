@@ -9,7 +9,7 @@ void check_copy(Tensor& x, Tensor y) {
 
 TEST(Contiguous, CopiesAnyLayoutAndElementSize) {
   for (DType dtype : {DType::UInt8, DType::Int16, DType::Float32, DType::Float64}) {
-    for (int64_t a : {1, 2, 17, 64, 100}) {
+    for (int64_t a : {1, 2, 17, 56, 64, 100}) {
       for (int64_t b : {1, 3, 64, 131}) {
         const Sizes sizes{3, a, b};
         for (const Sizes& strides :

@@ -19,7 +19,8 @@ TEST(QuantizedAdd, RoundsTheSumOfRealNumbers) {
   const Sizes sizes{2, 5, 3, 7}, last{105, 1, 35, 5};
   for (DType a_type : {DType::UInt8, DType::Int8})
     for (DType y_type : {DType::UInt8, DType::Int8})
-      for (const auto& [of_a, of_b] : {std::pair(Sizes(), Sizes()), {last, last}, {last, Sizes()}})
+      for (const auto& [of_a, of_b] :
+           {std::pair(Sizes(), Sizes()), {last, last}, {last, Sizes()}, {Sizes(), last}})
         for (int64_t relu : {0, 1}) {
           const DType b_type = relu ? DType::Int8 : DType::UInt8;
           SCOPED_TRACE(str(name_of(a_type), " ", name_of(y_type), " ", relu));

@@ -71,6 +71,18 @@ def _residual(g: Graph) -> str:
     return g.quantized(g.add("Relu", total), 0.03, 0)
 
 
+def _turned(g: Graph) -> str:
+    """Operands of two layouts."""
+    turned = g.add("Transpose", g.quantized("z", 0.02, 100), perm=[0, 2, 3, 1])
+    sizes = g.constant(np.array([2, 12, 10, 24]))
+    rows = g.add("Reshape", g.quantized("x", 0.03), sizes)
+    real = [
+        g.add("DequantizeLinear", x, *g._numbers(scale, zero))
+        for x, scale, zero in ((rows, 0.03, 128), (turned, 0.02, 100))
+    ]
+    return g.quantized(g.add("Add", *real), 0.03, 0)
+
+
 def _convolved(g: Graph) -> str:
     rng = np.random.default_rng(1)
     x = g.through_bytes("x", 0.03)
@@ -91,6 +103,7 @@ PATTERNS: dict[str, tuple[Callable[[Graph], str], set[str]]] = {
     "silu": (_silu, set()),
     "joined": (_joined, {"Requantize", "Concat"}),
     "residual": (_residual, {"QuantizedAdd"}),
+    "turned": (_turned, {"QuantizedAdd"}),
     "convolved": (_convolved, {"ConvIntegerToFloat", "QuantizedAdd"}),
 }
 """Each with operators on bytes that run."""

@@ -522,3 +522,38 @@ def test_a_table_computed_from_a_few_numbers_is_kept_up_to_2_mib(length: int, ke
     report = session.memory(feeds)
     assert (table <= report.weights_bytes <= 1.1 * table) if kept else report.weights_bytes < 10_000
     assert (report.block_bytes < table) == kept
+
+
+def test_a_dilated_convolution_lays_out_what_its_windows_see() -> None:
+    """A line of all positions between places that are 2,048 apart would take 2 MiB."""
+    random = np.random.default_rng(0)
+    w = random.standard_normal((64, 64, 3)).astype("float32")
+    conv = helper.make_node("Conv", ["x", "w"], ["y"], dilations=[2048], pads=[2048, 2048])
+    model = model_bytes([conv], {"x": (TensorProto.FLOAT, [1, 64, 5000])}, ["y"], {"w": w})
+    session = InferenceSession(model, options())
+    assert session.memory({"x": (1, 64, 5000)}).block_bytes < 3 * 2**18
+    x = random.standard_normal((1, 64, 5000)).astype("float32")
+    padded = np.pad(x[0], [(0, 0), (2048, 2048)])
+    wanted = sum(w[:, :, i] @ padded[:, i * 2048 :][:, :5000] for i in range(3))
+    np.testing.assert_allclose(session.run(None, {"x": x})[0][0], wanted, rtol=1e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_a_recurrent_layer_packs_no_weights_for_one_step(op: str, gates: int) -> None:
+    random = np.random.default_rng(0)
+    hidden = 256
+    weights = {
+        "w": random.standard_normal((1, gates * hidden, 16)).astype("float32") / 4,
+        "r": random.standard_normal((1, gates * hidden, hidden)).astype("float32") / 16,
+    }
+    attributes = {"linear_before_reset": 1} if op == "GRU" else {}
+    layer = helper.make_node(op, ["x", "w", "r"], ["y"], hidden_size=hidden, **attributes)
+    model = model_bytes([layer], {"x": (TensorProto.FLOAT, ["t", "n", 16])}, ["y"], weights)
+    session = InferenceSession(model, options())
+    assert session.memory({"x": (1, 1, 16)}).block_bytes < weights["r"].nbytes / 4
+    stock = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    for sizes in [(1, 1), (3, 5), (3, 6), (40, 1)]:
+        x = random.standard_normal((*sizes, 16)).astype("float32")
+        np.testing.assert_allclose(
+            session.run(None, {"x": x})[0], stock.run(None, {"x": x})[0], rtol=1e-4, atol=1e-5
+        )

@@ -51,14 +51,15 @@ void interleave_line(const T* x, int64_t plane, int64_t step, int64_t count, int
   }
 }
 
-/// Lays out what a band sees of the planes x.
+/// Lays out what a band sees of the planes x, at all places of windows or at one of them.
 template <class C, class T>
-void lay_out_pixels(const ConvShape& s, const ImageBand& band, const T* x, C* to) {
-  const int64_t count = s.column.span(band.columns), left = s.column.origin(band.column);
+void lay_out_part(const ConvShape& s, const ImageBand& band, int64_t place, const T* x, C* to) {
+  const int64_t count = s.column.span(band.columns);
+  const int64_t left = s.column.origin(band.column) + s.column.place(place);
   const int64_t step = s.column.step, pixel = s.pixel_stride;
   const auto [first, last] = s.inside(left, count);
   s.for_each_line(band, [&, first = first, last = last](int64_t line, int64_t at) {
-    C* target = to + line * s.line_elements;
+    C* target = to + line * s.line_elements + s.place_at(place);
     if (at < 0) {
       std::fill_n(target, count * pixel, C(0));
       return;
@@ -68,6 +69,12 @@ void lay_out_pixels(const ConvShape& s, const ImageBand& band, const T* x, C* to
                     last - first, s.channels, pixel, target + first * pixel);
     std::fill_n(target + last * pixel, (count - last) * pixel, C(0));
   });
+}
+
+/// Lays out what a band sees of the planes x.
+template <class C, class T>
+void lay_out_pixels(const ConvShape& s, const ImageBand& band, const T* x, C* to) {
+  for (int64_t part = 0; part < s.column.parts(); ++part) lay_out_part<C>(s, band, part, x, to);
 }
 
 /// Splits `count` elements into those at even and those at odd places. Zeros may follow up to a

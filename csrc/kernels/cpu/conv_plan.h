@@ -53,8 +53,9 @@ ConvMethod method_of(const ConvShape& s) {
 /// Elements of a line of so many outputs.
 template <class C>
 int64_t line_elements(const ConvShape& s, int64_t columns) {
-  if (s.method == ConvMethod::Product) return s.column.span(columns) * s.pixel_stride;
-  const int64_t reach = s.column.place(s.column.places() - 1) / s.column.hop;
+  if (s.method == ConvMethod::Product)
+    return s.column.parts() * s.column.span(columns) * s.pixel_stride;
+  const int64_t reach = s.column.reach() / s.column.hop;
   return s.column.hop * whole_vectors<C>(whole_vectors<C>(columns) + reach);
 }
 
@@ -63,6 +64,29 @@ int64_t line_elements(const ConvShape& s, int64_t columns) {
 inline int64_t band_bytes(const ConvShape& s) {
   if (s.method != ConvMethod::Lines) return 384 << 10;
   return (s.channels == 1 ? 40 : 160) << 10;
+}
+
+/// Whether less is laid out if each place of the axis is a part of its own, in bands of at most
+/// `most` positions.
+inline bool has_far_places(const BandAxis& axis, int64_t most) {
+  const int64_t places = axis.places(), reach = axis.reach();
+  if (places == 1 || reach < places) return false;
+  const int64_t outputs = std::min(axis.patch.out, (most - reach) / axis.hop);
+  return outputs <= 0 || axis.span(outputs) > places * outputs;
+}
+
+/// For windows whose places lie far apart (dilated ones). Of rows, the places become outer ones.
+template <class C>
+void lay_places_apart(ConvShape& s) {
+  const auto bytes = static_cast<int64_t>(sizeof(C));
+  const int64_t most = band_bytes(s) / (bytes * s.channels * s.outer_places);
+  if (has_far_places(s.row, most / std::max<int64_t>(1, s.column.patch.out))) {
+    s.outer_outputs *= s.row.patch.out;
+    s.outer_places *= s.row.places();
+    s.outer.push_back(std::exchange(s.row, BandAxis()));
+  }
+  const int64_t lines = s.row.span(1) * s.outer_places;
+  if (has_far_places(s.column, band_bytes(s) / (bytes * s.channels * lines))) s.column.set_apart();
 }
 
 constexpr int64_t kFewPixels = 48;  // of a band that is not cut for more threads
@@ -133,15 +157,14 @@ inline void cut_sum(ConvShape& s) {
   constexpr int64_t kMostInner = 256;
   const BandAxis &row = s.row, &column = s.column;
   // Places of a line that are neighbours are one run.
-  const bool joined = s.pixel_stride == s.channels && !s.seeks_pixels &&
-                      column.place(column.places() - 1) == column.places() - 1;
+  const bool joined =
+      s.pixel_stride == s.channels && !s.seeks_pixels && column.reach() == column.places() - 1;
   s.run_length = s.channels * (joined ? column.places() : 1);
   for (int64_t o = 0; o < s.outer_places; ++o)
     for (int64_t r = 0; r < row.places(); ++r)
       for (int64_t c = 0; c < (joined ? 1 : column.places()); ++c)
-        s.runs.push_back(s.seeks_pixels ? 0
-                                        : (o * s.row_span + row.place(r)) * s.line_elements +
-                                              column.place(c) * s.pixel_stride);
+        s.runs.push_back(
+            s.seeks_pixels ? 0 : (o * s.row_span + row.place(r)) * s.line_elements + s.place_at(c));
   const auto runs = static_cast<int64_t>(s.runs.size());
   if (s.run_length > kMostInner) {
     const int64_t cuts = ceil_div(s.run_length, kMostInner);
@@ -215,6 +238,7 @@ void plan_convolution(ConvShape& s, int64_t threads) {
   if (s.patches.pixels == 0 || s.patches.places == 0 || s.images == 0) return;
   split_axes(s);
   s.method = method_of<C>(s);
+  if (s.method == ConvMethod::Product && s.channels > 0) lay_places_apart<C>(s);
   // Pixels of a tile that lie a multiple of 1 KiB apart would share sets of cache lines.
   s.pixel_stride = s.channels + (s.channels * s.column.hop % 256 == 0 ? 16 : 0);
   cut_bands<C>(s, band_bytes(s), threads);

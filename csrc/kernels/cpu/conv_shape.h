@@ -15,6 +15,9 @@ inline namespace ORTM_ISA {
 struct BandAxis {
   PatchAxis patch;
   int64_t step = 1, hop = 1;
+  // Whether a band has what the outputs see at each place as a part of its own, for places that lie
+  // farther apart than the outputs of a band.
+  bool apart = false;
 
   BandAxis() : BandAxis(PatchAxis{1, 1, 1, {0}}) {}
   explicit BandAxis(PatchAxis axis) : patch(std::move(axis)), hop(patch.stride) {
@@ -29,8 +32,16 @@ struct BandAxis {
   int64_t place(int64_t k) const {
     return patch.offsets[static_cast<size_t>(k)] - patch.offsets.front();
   }
-  /// Positions that `outputs` neighbours see.
-  int64_t span(int64_t outputs) const { return (outputs - 1) * hop + place(places() - 1) + 1; }
+  /// From the first place to the last.
+  int64_t reach() const { return place(places() - 1); }
+  /// Positions that `outputs` neighbours see, in each part.
+  int64_t span(int64_t outputs) const { return (outputs - 1) * hop + (apart ? 0 : reach()) + 1; }
+  int64_t parts() const { return apart ? places() : 1; }
+  void set_apart() {
+    apart = true;
+    step = patch.stride;
+    hop = 1;
+  }
   /// Position in the image of the first one in a band that begins with this output.
   int64_t origin(int64_t output) const { return output * patch.stride + patch.offsets.front(); }
 };
@@ -98,6 +109,10 @@ struct ConvShape {
   int64_t planes() const { return is_pixel_major ? images : images * groups; }
   int64_t bands() const { return outer_outputs * row_bands * column_bands; }
   int64_t line_count() const { return outer_places * row_span; }
+  /// Of a Product: where in a line the place k of a window begins.
+  int64_t place_at(int64_t k) const {
+    return column.apart ? k * (line_elements / column.parts()) : column.place(k) * pixel_stride;
+  }
 
   ImageBand band(int64_t index) const {
     ImageBand band;

@@ -83,7 +83,8 @@ class RealResults {
   /// it may be asked for up to 15 behind `count`.
   template <class Real>
   void write(int64_t at, int64_t count, const Real& real) const {
-    write_rows(at, 1, 0, count, [&](int64_t j) { return [=](int64_t) { return real(j); }; });
+    // Numbers rather than what computes them, of which each vector would have a copy in memory.
+    write_rows(at, 1, 0, count, [&](int64_t j) { return [x = real(j)](int64_t) { return x; }; });
   }
 
   /// The same for rows whose results begin `step` elements apart. columns(j)(row) are the numbers

@@ -26,12 +26,12 @@ class Forward {
       : args_(args),
         places_(places),
         s_(args.facts, places.batch),
-        at_(s_, at_once, args.workspace),
+        at_(s_, at_once, !reads_weights_in_place<T>(s_), args.workspace),
         valid_(args, places.batch, s_, at_.table),
         pre_(args.in[kPre], s_, valid_),
         gates_(args.out[places.gates], s_, valid_),
         cells_(args.out[places.cells], s_, valid_) {
-    pack_recurrent<C, T>(s_, args.in[kWeights], at_.weights);
+    pack_recurrent<C, T>(s_, args.in[kWeights], at_);
     load_row(row_of<T>(optional_operand(args, kInputBias), 0), s_.gates, at_.bias);
     load_row(row_of<T>(optional_operand(args, kRecurrentBias), 0), s_.gates, at_.bias + s_.gates);
     for (int64_t j = 0; j < s_.gates; ++j) at_.bias[j] += at_.bias[s_.gates + j];

@@ -1,5 +1,7 @@
 // QuantizedAdd: both operands are widened and scaled in registers, and the sum is quantized there.
+#include "kernels/copy_geometry.h"
 #include "kernels/cpu/quantized_terms.h"
+#include "kernels/cpu/strided_copy.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
@@ -7,27 +9,27 @@ namespace {
 
 enum Operand : int { kA, kB, kAScale, kBScale, kAZero, kBZero, kYScale, kYZero };
 
+bool is_laid_out_as_a(const StepFacts& facts) {
+  return facts.inputs[kA].layout.strides == facts.inputs[kB].layout.strides;
+}
+
 /// b, in the order of a in memory.
 size_t workspace_bytes(const StepFacts& facts) {
+  return is_laid_out_as_a(facts)
+             ? 0
+             : static_cast<size_t>(element_count(facts.inputs[kB].layout.sizes));
+}
+
+std::shared_ptr<const void> prepare_add(const StepFacts& facts) {
   const Layout &a = facts.inputs[kA].layout, &b = facts.inputs[kB].layout;
-  return a.strides == b.strides ? 0 : static_cast<size_t>(element_count(b.sizes));
+  return std::make_shared<const StridedCopy>(make_copy(b.sizes, a.strides, b.strides, 1));
 }
 
 const void* laid_out_as_a(const KernelArgs& args) {
-  const Layout &a = args.facts.inputs[kA].layout, &b = args.facts.inputs[kB].layout;
-  if (a.strides == b.strides) return args.in[kB].data;
-  const auto* from = args.in[kB].as<uint8_t>();
-  auto* to = static_cast<uint8_t*>(args.workspace);
-  const int64_t count = element_count(b.sizes);
-  for (int64_t i = 0; i < count; ++i) {
-    int64_t rest = i, there = 0, here = 0;
-    for (size_t d = b.sizes.size(); d-- > 0; rest /= b.sizes[d]) {
-      there += rest % b.sizes[d] * b.strides[d];
-      here += rest % b.sizes[d] * a.strides[d];
-    }
-    to[here] = from[there];
-  }
-  return to;
+  if (is_laid_out_as_a(args.facts)) return args.in[kB].data;
+  run_copy(*static_cast<const StridedCopy*>(args.prepared), args.workspace, args.in[kB].data,
+           args.context);
+  return args.workspace;
 }
 
 template <class A, class B>
@@ -67,8 +69,10 @@ REGISTER_CPU_KERNEL({.op = "QuantizedAdd",
                      .name = "quantized_add_cpu",
                      .dtypes = {DType::Int8, DType::UInt8},
                      .run = quantized_add,
+                     .unsupported = copy_unsupported,
                      .workspace_bytes = workspace_bytes,
                      .output_strides = strides_of_a,
+                     .prepare = prepare_add,
                      .input_rules = {LayoutRule::MemoryFormat, LayoutRule::Any}});
 
 }  // namespace

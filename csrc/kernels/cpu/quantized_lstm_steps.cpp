@@ -33,6 +33,8 @@ struct Shape {
         hidden(facts.inputs[kR].layout.sizes[0]),
         reverse(facts.node().attrs.flag("reverse")) {}
   int64_t gates() const { return 4 * hidden; }
+  /// Whether the weights are read as they lie: packing them takes as long as several products.
+  bool reads_in_place() const { return steps * batch <= 16; }
 };
 
 template <class Q>
@@ -54,7 +56,7 @@ struct Workspace {
     bias = take<float>(s.gates());
     scale = take<float>(s.gates());
     zero = take<float>(s.gates());
-    weights = take<int8_t>(product.packed_elements());
+    weights = take<int8_t>(s.reads_in_place() ? 0 : product.packed_elements());
   }
 
  private:
@@ -74,8 +76,9 @@ class Forward {
   explicit Forward(const KernelArgs& args)
       : args_(args), s_(args.facts), at_(s_, args.workspace), product_(s_.hidden, s_.gates()) {
     const TensorView& r = args.in[kR];
-    product_.pack(StridedMatrix<const Q>{r.as<Q>(), s_.hidden, s_.gates(), r.strides[0], 1},
-                  weights());
+    if (!s_.reads_in_place())
+      product_.pack(StridedMatrix<const Q>{r.as<Q>(), s_.hidden, s_.gates(), r.strides[0], 1},
+                    weights());
     const Each scale(args, kScale), zero(args, kZero);
     for (int64_t j = 0; j < s_.gates(); ++j) {
       at_.scale[j] = scale.number(j);
@@ -119,7 +122,11 @@ class Forward {
     }
     for (int64_t i = 0; i < s_.steps; ++i) {
       const int64_t step = s_.reverse ? s_.steps - 1 - i : i;
-      product_.run(at_.state + first * n, n, last - first, weights(), at_.sums + first * width);
+      if (s_.reads_in_place())
+        for (int64_t row = first; row < last; ++row)
+          multiply(at_.state + row * n, at_.sums + row * width);
+      else
+        product_.run(at_.state + first * n, n, last - first, weights(), at_.sums + first * width);
       for (int64_t row = first; row < last; ++row) {
         float* y = has_output(0) ? args_.out[0].as<float>() + (step * s_.batch + row) * n : nullptr;
         if (is_valid(step, row))
@@ -132,6 +139,41 @@ class Forward {
       if (has_output(1)) std::copy_n(at_.state + row * n, n, args_.out[1].as<float>() + row * n);
       if (has_output(2)) std::copy_n(at_.cell + row * n, n, args_.out[2].as<float>() + row * n);
     }
+  }
+
+  /// sums = a state times the weights as they lie.
+  void multiply(const float* state, float* sums) const {
+    int64_t column = multiply_columns<8>(state, 0, sums);
+    column = multiply_columns<1>(state, column, sums);
+    const TensorView& r = args_.in[kR];
+    for (; column < s_.gates(); ++column) {
+      float total = 0.0f;
+      for (int64_t k = 0; k < s_.hidden; ++k)
+        total += state[k] * static_cast<float>(r.as<Q>()[k * r.strides[0] + column]);
+      sums[column] = total;
+    }
+  }
+
+  /// From `column` on, so many vectors of columns at a time. Returns the first column that is left.
+  template <int kVectors>
+  int64_t multiply_columns(const float* state, int64_t column, float* sums) const {
+    constexpr int64_t kCount = FloatVec::kCount;
+    const TensorView& r = args_.in[kR];
+    for (; column + kVectors * kCount <= s_.gates(); column += kVectors * kCount) {
+      FloatVec totals[kVectors];
+      ORTM_UNROLL
+      for (FloatVec& total : totals) total = FloatVec(0.0f);
+      const Q* row = r.as<Q>() + column;
+      for (int64_t k = 0; k < s_.hidden; ++k, row += r.strides[0]) {
+        const FloatVec factor(state[k]);
+        ORTM_UNROLL
+        for (int v = 0; v < kVectors; ++v)
+          totals[v] = multiply_add(factor, load_wide<FloatVec>(row + v * kCount), totals[v]);
+      }
+      ORTM_UNROLL
+      for (int v = 0; v < kVectors; ++v) totals[v].store(sums + column + v * kCount);
+    }
+    return column;
   }
 
   bool has_output(size_t i) const { return i < args_.out.size() && args_.out[i].data; }

@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/packed_batch.h"
 #include "kernels/cpu/packed_product.h"
+#include "kernels/cpu/row_dots.h"
 #include "kernels/cpu/row_math.h"
 
 namespace ortmodule {
@@ -117,17 +118,26 @@ inline int64_t steps_at_once(const StepsShape& s) {
   return std::clamp<int64_t>(64 / std::max<int64_t>(s.batch, 1), 1, 16);
 }
 
+/// Whether the recurrent weights are read as they lie: packing them takes as long as several
+/// products with a single state, and a layer that hears one step at a time would do it in each run.
+template <class T>
+bool reads_weights_in_place(const StepsShape& s) {
+  constexpr int64_t kFewStates = 16;
+  return std::is_same_v<T, float> && s.steps * s.batch <= kFewStates;
+}
+
 /// The scratch of a forward kernel.
 template <class C>
 struct ForwardScratch {
+  StridedMatrix<const C> in_place;  // recurrent weights that are not packed
   C *weights, *sums, *state, *cell, *bias;
   C *projection = nullptr, *unprojected = nullptr, *projected = nullptr;
   int64_t* table;
   Scratch<C> scratch;
 
-  ForwardScratch(const StepsShape& s, int64_t at_once, void* memory) : scratch(memory) {
+  ForwardScratch(const StepsShape& s, int64_t at_once, bool packs, void* memory) : scratch(memory) {
     const PackedProduct<C> product(s.state, s.gates);
-    weights = scratch.take(product.packed_elements());
+    weights = scratch.take(packs ? product.packed_elements() : 0);
     sums = scratch.take(at_once * s.batch * product.row_elements());
     state = scratch.take(at_once * s.batch * s.state);
     cell = scratch.take(s.batch * s.hidden);
@@ -177,11 +187,30 @@ inline void apply_tanh(double* x, int64_t count) {
   for (int64_t j = 0; j < count; ++j) x[j] = std::tanh(x[j]);
 }
 
-/// Packs the transposed recurrent weights [gates, hidden], so that a state times them gives gates.
+/// Packs the transposed recurrent weights [gates, hidden], so that a state times them gives gates,
+/// or keeps where they lie.
 template <class C, class T>
-void pack_recurrent(const StepsShape& s, const TensorView& r, C* to) {
+void pack_recurrent(const StepsShape& s, const TensorView& r, ForwardScratch<C>& at) {
   const StridedMatrix<const T> weights{r.as<T>(), s.gates, s.state, r.strides[0], 1};
-  PackedProduct<C>(s.state, s.gates).pack(weights.transposed(), to);
+  if constexpr (std::is_same_v<T, float>)
+    if (reads_weights_in_place<T>(s)) {
+      at.in_place = weights;
+      return;
+    }
+  PackedProduct<C>(s.state, s.gates).pack(weights.transposed(), at.weights);
+}
+
+/// sums [rows, gates] = states [rows, hidden] times the transposed recurrent weights; rows of sums
+/// are whole vectors apart.
+template <class C>
+void multiply_states(const StepsShape& s, const ForwardScratch<C>& at, const C* states,
+                     int64_t rows, C* sums) {
+  const PackedProduct<C> packed(s.state, s.gates);
+  if constexpr (std::is_same_v<C, float>)
+    if (const StridedMatrix<const float>& w = at.in_place; w.data)
+      return multiply_rows(states, rows, w.data, w.row_stride, s.gates, s.state, sums,
+                           packed.row_elements());
+  packed.run(states, s.state, rows, at.weights, sums);
 }
 
 /// Runs forward steps of rows [first, last): body(step, row, sums, state), where `sums` is the
@@ -191,12 +220,10 @@ template <class C, class Body, class Pad, class After>
 void run_forward(const StepsShape& s, const ValidRows& valid, const ForwardScratch<C>& at,
                  int64_t first, int64_t last, const Body& body, const Pad& pad,
                  const After& after) {
-  const PackedProduct<C> product(s.state, s.gates);
-  const int64_t width = product.row_elements();
+  const int64_t width = PackedProduct<C>(s.state, s.gates).row_elements();
   for (int64_t i = 0; i < s.steps; ++i) {
     const int64_t step = s.step(i), end = valid.end(step, last);
-    product.run(at.state + first * s.state, s.state, end - first, at.weights,
-                at.sums + first * width);
+    multiply_states(s, at, at.state + first * s.state, end - first, at.sums + first * width);
     for (int64_t row = first; row < end; ++row) {
       if (valid(step, row))
         body(step, row, at.sums + row * width, at.state + row * s.state);
@@ -227,8 +254,8 @@ template <class C, class T, class Body, class Pad>
 void run_again(const StepsShape& s, const ValidRows& valid, const ForwardScratch<C>& at,
                const StepRows<const T>& y, const TensorView& initial, int64_t first, int64_t last,
                const Body& body, const Pad& pad) {
-  const PackedProduct<C> product(s.state, s.gates);
-  const int64_t width = product.row_elements(), most = steps_at_once(s);
+  const int64_t width = PackedProduct<C>(s.state, s.gates).row_elements();
+  const int64_t most = steps_at_once(s);
   C* states = at.state + first * most * s.state;
   C* sums = at.sums + first * most * width;
   for (int64_t i = 0; i < s.steps; i += most) {
@@ -242,7 +269,7 @@ void run_again(const StepsShape& s, const ValidRows& valid, const ForwardScratch
     const int64_t count = for_rows([&](int64_t step, int64_t row, int64_t place) {
       load_row(previous_state(s, valid, y, initial, step, row), s.state, states + place * s.state);
     });
-    product.run(states, s.state, count, at.weights, sums);
+    multiply_states(s, at, states, count, sums);
     for_rows([&](int64_t step, int64_t row, int64_t place) {
       if (valid(step, row))
         body(step, row, sums + place * width);
@@ -330,14 +357,16 @@ template <BatchOperands operands>
 size_t forward_bytes(const StepFacts& facts) {
   return dispatch_float(facts.inputs[0].dtype, [&]<class T> {
     const StepsShape s(facts, operands);
-    return ForwardScratch<ComputeOf<T>>(s, 1, nullptr).scratch.bytes();
+    const bool packs = !reads_weights_in_place<T>(s);
+    return ForwardScratch<ComputeOf<T>>(s, 1, packs, nullptr).scratch.bytes();
   });
 }
 template <BatchOperands operands>
 size_t gates_bytes(const StepFacts& facts) {
   return dispatch_float(facts.inputs[0].dtype, [&]<class T> {
     const StepsShape s(facts, operands);
-    return ForwardScratch<ComputeOf<T>>(s, steps_at_once(s), nullptr).scratch.bytes();
+    const bool packs = !reads_weights_in_place<T>(s);
+    return ForwardScratch<ComputeOf<T>>(s, steps_at_once(s), packs, nullptr).scratch.bytes();
   });
 }
 template <BatchOperands operands>

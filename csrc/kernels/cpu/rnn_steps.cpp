@@ -15,13 +15,13 @@ template <class T>
 void run_steps_of(const KernelArgs& args) {
   using C = ComputeOf<T>;
   const StepsShape s(args.facts, kSteps);
-  const ForwardScratch<C> at(s, 1, args.workspace);
+  ForwardScratch<C> at(s, 1, !reads_weights_in_place<T>(s), args.workspace);
   const ValidRows valid(args, kSteps, s, at.table);
   const StepRows<const T> pre(args.in[kPre], s, valid);
   const StepRows<T> y(args.out[0], s, valid);
   const int64_t n = s.hidden;
   const bool relu = is_relu(args.facts);
-  pack_recurrent<C, T>(s, args.in[kWeights], at.weights);
+  pack_recurrent<C, T>(s, args.in[kWeights], at);
   load_row(row_of<T>(optional_operand(args, kInputBias), 0), n, at.bias);
   load_row(row_of<T>(optional_operand(args, kRecurrentBias), 0), n, at.bias + n);
   for (int64_t j = 0; j < n; ++j) at.bias[j] += at.bias[n + j];

@@ -73,8 +73,9 @@ void riffle_high(V& out, const V& a, const V& b, std::index_sequence<I...>) {
 // i + kCount / 2 transpose it.
 template <class T>
 struct Square {
-  static constexpr size_t kCount = 32 / sizeof(T);
-  typedef T Row __attribute__((vector_size(32)));
+  static constexpr size_t kBytes = sizeof(T) == 1 ? 16 : 32;  // 32 rows would need all registers
+  static constexpr size_t kCount = kBytes / sizeof(T);
+  typedef T Row __attribute__((vector_size(kBytes)));
 
   static void transpose(T* to, int64_t to_row, const T* from, int64_t from_column) {
     constexpr auto kLanes = std::make_index_sequence<kCount>();
@@ -99,17 +100,23 @@ template <class T>
 void transpose_block(T* to, int64_t to_row, const T* from, int64_t from_column, int64_t rows,
                      int64_t columns) {
   constexpr int64_t kSide = kBlockBytes / sizeof(T);
-  if constexpr (sizeof(T) == 4 || sizeof(T) == 8 || sizeof(T) == 2) {
-    if (rows == kSide && columns == kSide) {
-      for (int64_t r = 0; r < kSide; r += 32 / static_cast<int64_t>(sizeof(T)))
-        for (int64_t c = 0; c < kSide; c += 32 / static_cast<int64_t>(sizeof(T)))
+  int64_t whole_rows = 0, whole_columns = 0;
+  if constexpr (sizeof(T) <= 8) {
+    constexpr int64_t kSquare = Square<T>::kCount;
+    const auto transpose_squares = [&](int64_t some_rows, int64_t some_columns) {
+      for (int64_t r = 0; r < some_rows; r += kSquare)
+        for (int64_t c = 0; c < some_columns; c += kSquare)
           Square<T>::transpose(to + r * to_row + c, to_row, from + c * from_column + r,
                                from_column);
-      return;
-    }
+    };
+    if (rows == kSide && columns == kSide) return transpose_squares(kSide, kSide);
+    whole_rows = rows / kSquare * kSquare;
+    whole_columns = columns / kSquare * kSquare;
+    transpose_squares(whole_rows, whole_columns);
   }
   for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < columns; ++c) to[r * to_row + c] = from[c * from_column + r];
+    for (int64_t c = r < whole_rows ? whole_columns : 0; c < columns; ++c)
+      to[r * to_row + c] = from[c * from_column + r];
 }
 
 // The plane of source_dim (rows) and the innermost dimension (columns) in blocks; the dimensions
