@@ -155,6 +155,21 @@ def test_the_error_is_eagers(function: Callable[..., Any]) -> None:
     torch.testing.assert_close(model(x), eager(x))
 
 
+class _Extended(nn.Linear):
+    """The layer behind its condition, one of the parent class."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.abs().max() > 100:
+            x = x / 100
+        return super().forward(x)
+
+
+def test_a_condition_in_front_of_a_call_of_the_parent_class() -> None:
+    """It breaks the graph: each of its branches computes something."""
+    report = as_in_eager(_Extended(4, 4), lambda model: model(torch.ones(2, 4)))
+    assert report["graph_breaks"] and not report["eager_pieces"]
+
+
 def _caught(self: Any, x: Tensor) -> Any:
     try:
         if (x > 50).any():

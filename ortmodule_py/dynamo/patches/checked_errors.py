@@ -132,15 +132,23 @@ def _run(tx: Any, instruction: Any, stack: list[Any]) -> bool:
         stack.append(_NULL)
     elif name in ("LOAD_ATTR", "LOAD_METHOD") and isinstance(stack[-1], types.ModuleType):
         stack[-1] = getattr(stack[-1], instruction.argval, _UNKNOWN)
-        stack += [_NULL] * dis.stack_effect(instruction.opcode, instruction.arg)
+        stack += [_NULL] * _effect(instruction)
     elif name == "BUILD_STRING":
         parts = [stack.pop() for _ in range(arg)][::-1]
         stack.append("".join(part if isinstance(part, str) else LATER for part in parts))
     elif name in ("CALL", "CALL_FUNCTION"):
         _call(stack, arg)
     elif name != "PRECALL":
-        _compute(stack, dis.stack_effect(instruction.opcode, instruction.arg))
+        _compute(stack, _effect(instruction))
     return True
+
+
+def _effect(instruction: Any) -> int:
+    """By how much an instruction makes the stack longer."""
+    arg = instruction.arg
+    if arg is None and instruction.opcode >= dis.HAVE_ARGUMENT:
+        arg = 0  # Dynamo adds what loads the arguments of `super()` by name only
+    return dis.stack_effect(instruction.opcode, arg)
 
 
 def _call(stack: list[Any], count: int) -> None:
