@@ -114,17 +114,23 @@ def _from_argument(of: VariableTracker) -> tuple[Any, fx.GraphModule] | None:
 
 
 def _is_readable(node: fx.Node, argument: Any) -> bool:
-    """Whether this input is a small tensor on the CPU that nothing has changed yet: lengths, a mask, words.
+    """Whether this input is a small tensor on the CPU that nothing has changed yet: lengths, a mask, words, a flag.
 
     Each call reads it several times.
     """
     fake = node.meta.get("example_value")
     known = argument is not None and argument.source is not None and argument.is_tensor
-    if not isinstance(fake, Tensor) or fake.is_floating_point() or fake.is_complex():
+    if not known or not isinstance(fake, Tensor) or fake.is_complex():
         return False
-    return bool(
-        known and isinstance(fake, Tensor) and fake.device.type == "cpu" and fake._version == 0
-    )
+    if fake.is_floating_point() and not _is_flag(fake, argument):
+        return False
+    return fake.device.type == "cpu" and fake._version == 0
+
+
+def _is_flag(fake: Tensor, argument: Any) -> bool:
+    """Whether a float is one of a module's buffers, as one that tells whether it has been initialized."""
+    one = all(isinstance(size, int) and size == 1 for size in fake.shape)
+    return one and not fake.requires_grad and "._buffers[" in _text(argument.source)
 
 
 def _is_pure(node: fx.Node) -> bool:

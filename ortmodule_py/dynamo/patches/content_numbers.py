@@ -193,7 +193,7 @@ def _step(step: Callable[..., Any], self: Any) -> Any:
 def _outcome(tx: Any, tensor: Any) -> bool | None:
     """The outcome of a condition on one element, with a guard on it; None if it cannot be known."""
     fake = _fake(tensor)
-    if fake.numel() != 1 or fake.is_floating_point() or fake.is_complex():
+    if fake.numel() != 1 or fake.is_complex():
         return None
     found: Any = _read(tx, tensor, _is_true)
     return None if found is None else bool(found.sym_num != 0)
