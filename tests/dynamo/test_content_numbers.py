@@ -231,6 +231,26 @@ def test_a_first_batch_that_initializes_by_a_float(compared: bool) -> None:
     _whole(as_in_eager(module, step), 2)
 
 
+def test_numbers_of_tensors_that_are_made_of_constants() -> None:
+    """As layers of asteroid list the dimensions to average over."""
+
+    def normalized(self: Any, x: Tensor) -> Tensor:
+        y: Tensor = self.fc(x)
+        dims = torch.arange(1, y.dim()).tolist()
+        scale = torch.tensor([0.5, 2.0]).max().item()
+        kind = torch.tensor([[1, 2], [3, 4]]).tolist()
+        if torch.ones(2).sum() > 1:
+            y = y * scale
+        return y / y.square().mean(dims, keepdim=True).sqrt() * kind[1][0]
+
+    def step(model: Any) -> list[Tensor]:
+        results = [model(torch.randn(rows, 3, 4)) for rows in (3, 4, 5)]
+        sum(result.sin().sum() for result in results).backward()
+        return results
+
+    _whole(as_in_eager(Calls(normalized), step), 1)
+
+
 def test_one_hot_of_as_many_classes_as_there_are() -> None:
     def averaged(self: Any, x: Tensor, index: Tensor) -> Tensor:
         member = F.one_hot(index).float()
