@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._dynamo.variables import ConstantVariable, UserFunctionVariable
+from torch._dynamo.variables import ConstantVariable, SymNodeVariable, UserFunctionVariable
 
 from ortmodule_py.dynamo.graph_breaks import user_line
 from ortmodule_py.dynamo.patches.conditions import decide
@@ -53,6 +53,45 @@ def _probe(trial: Trial) -> bool:
 def _step(step: Callable[..., Any], self: Any) -> Any:
     decide(self, lambda value: _checked(self, value))
     return step(self)
+
+
+def _probe_container(trial: Trial) -> bool:
+    def first(*given: Tensor) -> Tensor:
+        assert given, "nothing is given"
+        return given[0] * 2
+
+    return trial(lambda: first, (torch.ones(3), torch.ones(3))) and not trial.eager_pieces
+
+
+@patch(
+    "asserted_containers",
+    "An assertion that a list, a dict or an object of the user's is not empty breaks no graph.",
+    "torch._dynamo.symbolic_convert:InstructionTranslatorBase.step",
+    probe=_probe_container,
+    needed_by=None,
+)
+def _step_over_assertion(step: Callable[..., Any], self: Any) -> Any:
+    position = self.instruction_pointer
+    if position is not None and self.stack and _is_assertion(self.instructions, position):
+        value = self.stack[-1].realize()
+        number = value.is_tensor() or isinstance(value, SymNodeVariable)
+        if not number and not value.is_python_constant():
+            # Dynamo makes a tensor of what it does not know to be constant.
+            self.stack[-1] = UserFunctionVariable(_holds).call_function(self, [value], {})
+    return step(self)
+
+
+def _is_assertion(instructions: Any, position: int) -> bool:
+    position += instructions[position].opname == "TO_BOOL"
+    jump = instructions[position].opname
+    if not jump.startswith("POP_JUMP") or not jump.endswith("_IF_TRUE"):
+        return False
+    following = instructions[position + 1]
+    return following.opname == "LOAD_ASSERTION_ERROR" or following.argval is AssertionError
+
+
+def _holds(value: Any) -> bool:
+    return True if value else False  # noqa: SIM210 (Dynamo takes `bool` of fewer kinds)
 
 
 def _checked(tx: Any, value: Any) -> bool | None:
