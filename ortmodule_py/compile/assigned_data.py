@@ -112,10 +112,13 @@ def _with_gradient(value: fx.Node, argument: fx.Node) -> fx.Node:
 
 
 def drop_own_data(gm: fx.GraphModule) -> None:
-    """Remove assignments of what `.data` is already: `x.data = x.data.to(device)`."""
+    """Remove assignments of what `.data` is already: `x.data = x.data.to(device)`, and `layer.to(device)`."""
     for node in [node for node in gm.graph.nodes if node.target in _ASSIGNMENTS]:
         argument, *given = node.args
         fake = value_of(given[0]) if len(given) == 1 else None
+        if fake is not None and fake is value_of(argument):
+            _erase(node)
+            continue
         # The example value of the argument has the memory of what is assigned.
         views = [user for user in argument.users if user < node and user.target in _SAME_DATA]
         if fake is not None and any(_is_same(fake, value_of(view)) for view in views):

@@ -39,6 +39,18 @@ PURE = {
     *("sum", "to", "transpose", "type", "unsqueeze", "view"),
 }
 """Functions and methods that may stand between an argument and lengths: cheap, and without side effects."""
+_MADE = {
+    torch.arange,
+    torch.eye,
+    torch.full,
+    torch.ones,
+    torch.scalar_tensor,
+    torch.tensor,
+    torch.zeros,
+}
+"""Functions that make tensors of constants."""
+_MOST = 1024
+"""Elements of a tensor that a capture computes."""
 
 
 def read_size(tx: Any, of: VariableTracker, read: Read) -> VariableTracker | None:
@@ -114,17 +126,50 @@ def _from_argument(of: VariableTracker) -> tuple[Any, fx.GraphModule] | None:
 
 
 def _is_readable(node: fx.Node, argument: Any) -> bool:
-    """Whether this input is a small tensor on the CPU that nothing has changed yet: lengths, a mask, words.
+    """Whether this input is a small tensor on the CPU that nothing has changed yet: lengths, a mask, words, a flag.
 
     Each call reads it several times.
     """
     fake = node.meta.get("example_value")
     known = argument is not None and argument.source is not None and argument.is_tensor
-    if not isinstance(fake, Tensor) or fake.is_floating_point() or fake.is_complex():
+    if not known or not isinstance(fake, Tensor) or fake.is_complex():
         return False
-    return bool(
-        known and isinstance(fake, Tensor) and fake.device.type == "cpu" and fake._version == 0
-    )
+    if fake.is_floating_point() and not _is_flag(fake, argument):
+        return False
+    return fake.device.type == "cpu" and fake._version == 0
+
+
+def _is_flag(fake: Tensor, argument: Any) -> bool:
+    """Whether a float is one of a module's buffers, as one that tells whether it has been initialized."""
+    one = all(isinstance(size, int) and size == 1 for size in fake.shape)
+    return one and not fake.requires_grad and "._buffers[" in _text(argument.source)
+
+
+def constant_tensor(of: VariableTracker) -> Tensor | None:
+    """A small tensor on the CPU that is made of constants; None for others."""
+    nodes: dict[fx.Node, None] = {}
+    ahead = [of.as_proxy().node]
+    while ahead:
+        node = ahead.pop()
+        fake = node.meta.get("example_value")
+        if not isinstance(fake, Tensor) or fake.device.type != "cpu" or fake._version:
+            return None
+        made = node.op == "call_function" and node.target in _MADE and not node.all_input_nodes
+        if not made and not (node.all_input_nodes and _is_pure(node)):
+            return None
+        if not all(isinstance(size, int) for size in fake.shape) or fake.numel() > _MOST:
+            return None
+        nodes[node] = None
+        ahead += node.all_input_nodes
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in of.as_proxy().node.graph.nodes:
+        if node in nodes:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(copies[of.as_proxy().node])
+    with torch.no_grad():
+        found: Tensor = fx.GraphModule({}, graph)()
+    return found
 
 
 def _is_pure(node: fx.Node) -> bool:

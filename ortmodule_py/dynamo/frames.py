@@ -32,9 +32,14 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.base.torch_state import restored_if_capture_fails
-from ortmodule_py.dynamo.errors import BackendCompilerFailed, CannotTrace, RecompileLimit
+from ortmodule_py.dynamo.errors import (
+    BackendCompilerFailed,
+    CannotTrace,
+    RecompileLimit,
+    place_of_failure,
+)
 from ortmodule_py.dynamo.hooks import has_hooks
-from ortmodule_py.dynamo.loops import outline, outline_call, outline_rounds, place_of_failure
+from ortmodule_py.dynamo.loops import outline, outline_call, outline_rounds
 from ortmodule_py.dynamo.patches.table import capturing_compiler
 from ortmodule_py.dynamo.progress import add_captured
 from ortmodule_py.dynamo.reasons import line_of_code, why_skipped, why_untraced

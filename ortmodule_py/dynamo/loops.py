@@ -19,16 +19,13 @@ from __future__ import annotations
 import dis
 import functools
 import sys
-import traceback
 import types
 from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import torch._dynamo.bytecode_analysis as analysis
 import torch._dynamo.bytecode_transformation as bytecode
-from torch._dynamo.symbolic_convert import InstructionTranslator
 
 _VERSIONS = ((3, 11), (3, 12), (3, 13))
 """Versions of Python whose bytecode is known here; elsewhere Dynamo skips the function."""
@@ -38,6 +35,8 @@ _STEPS_BACK = 64
 _MADE = ("LIST_APPEND", "LIST_EXTEND", "LIST_TO_TUPLE", "CALL_INTRINSIC_1")
 """Instructions that end `(*values, value)` and `[*values, value]`."""
 
+_IN_PROLOGUE = "__is_tracing_resume_prologue"
+"""Variable of the instructions with which a function goes on behind a graph break."""
 _new: Callable[..., Any] = bytecode.create_instruction
 
 
@@ -144,18 +143,6 @@ def _outlined(
     variables = ("co_varnames", "co_cellvars", "co_freevars")
     same = all(getattr(caller, kind) == getattr(code, kind) for kind in variables)
     return Outlined(caller, part, rounds) if same else None
-
-
-def place_of_failure(error: BaseException) -> tuple[types.CodeType, int] | None:
-    """The function on which Dynamo failed with this error, and the offset of the instruction there."""
-    if not isinstance(error, torch._dynamo.exc.Unsupported):
-        return None
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        # `f_locals` of others may hold the error.
-        if frame.f_code is InstructionTranslator.run.__code__:
-            translator = frame.f_locals["self"]
-            return translator.f_code, translator.current_instruction.offset
-    return None
 
 
 # ---- finding the loop ------------------------------------------------------------------------------
@@ -476,7 +463,9 @@ def _function(
     body = bytecode.cleaned_instructions(code)
     enter, changed = _entered(code, body, begin)
     if end is not None:
-        _insert(body, range(end.at, end.at), [*_call(end, rest), _new("RETURN_VALUE")])
+        _insert(
+            body, range(end.at, end.at), [*_open(code), *_call(end, rest), _new("RETURN_VALUE")]
+        )
     return _assembled(code, enter + body, changed)
 
 
@@ -579,6 +568,13 @@ def _assembled(code: types.CodeType, body: list[Any], changed: dict[str, Any]) -
     except (AssertionError, KeyError) as error:  # how torch's assembler refuses instructions
         raise _NoCut from error
     return made
+
+
+def _open(code: types.CodeType) -> list[Any]:
+    """Instructions that let the graph break, which Dynamo refuses in the first ones behind another break."""
+    if _IN_PROLOGUE not in code.co_varnames:
+        return []
+    return [_new("LOAD_CONST", argval=False), _new("STORE_FAST", argval=_IN_PROLOGUE)]
 
 
 def _call(cut: _Cut, rest: types.CodeType | None) -> list[Any]:

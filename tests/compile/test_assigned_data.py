@@ -132,6 +132,18 @@ def test_of_a_parameter_that_trains(
     assert_whole(_trained(function))
 
 
+def _layer_moved(self: Any, x: Tensor) -> Tensor:
+    """As mixtures of experts move those that are in use to the device."""
+    self.fc.to(x.device).float()
+    y: Tensor = self.fc(x).tanh()
+    return y
+
+
+def test_a_layer_that_is_where_it_moves_to() -> None:
+    """With and without gradients, which it would move, too, are two captures."""
+    assert_whole(_trained(_layer_moved), captures=2)
+
+
 def _in_eager(self: Any, x: Tensor) -> Tensor:
     """No graph holds `rrelu`."""
     self.fc.weight.data = self.fc.weight.data * 0.5

@@ -139,6 +139,9 @@ CASES["EEGNet, WGAN, VQ-VAE: weights and codebooks changed in forward"] = _teste
 CASES["transformers: CTC models of speech (Wav2Vec2, HuBERT)"] = _tested(
     "tests/dynamo/test_ctc_loss.py::test_targets_in_one_row_without_cudnn"
 )
+CASES["opt_einsum, neural operators (neuraloperator, tensorly)"] = _tested(
+    "tests/dynamo/test_einsum_paths.py::test_contractions_of_opt_einsum"
+)
 
 # ---- distributed and mixed precision ---------------------------------------------------------------
 

@@ -155,6 +155,44 @@ def test_the_error_is_eagers(function: Callable[..., Any]) -> None:
     torch.testing.assert_close(model(x), eager(x))
 
 
+def _of_containers(self: Any, *given: Tensor, **options: Any) -> Any:
+    assert given, "nothing is given"
+    assert options
+    values = {"x": given[0]}
+    layers = [self.fc]
+    assert values and layers, f"{len(values)} values"
+    assert self.children
+    return self.fc(given[0])
+
+
+def test_assertions_about_containers() -> None:
+    module = Calls(_of_containers, children=nn.ModuleList([nn.Tanh()]))
+
+    def step(model: Any) -> list[Tensor]:
+        results = [model(torch.ones(rows, 4), torch.ones(2), scale=2) for rows in (2, 3, 4)]
+        sum(result.sum() for result in results).backward()
+        return results
+
+    assert_whole(as_in_eager(module, step))
+    with pytest.raises(AssertionError, match="nothing is given"):
+        ORTModule(module, QUIET)()
+
+
+class _Extended(nn.Linear):
+    """The layer behind its condition, one of the parent class."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.abs().max() > 100:
+            x = x / 100
+        return super().forward(x)
+
+
+def test_a_condition_in_front_of_a_call_of_the_parent_class() -> None:
+    """It breaks the graph: each of its branches computes something."""
+    report = as_in_eager(_Extended(4, 4), lambda model: model(torch.ones(2, 4)))
+    assert report["graph_breaks"] and not report["eager_pieces"]
+
+
 def _caught(self: Any, x: Tensor) -> Any:
     try:
         if (x > 50).any():

@@ -208,6 +208,49 @@ def test_a_first_batch_that_initializes(dtype: torch.dtype) -> None:
     _whole(as_in_eager(module, step), 2)
 
 
+@pytest.mark.parametrize("compared", [True, False])
+def test_a_first_batch_that_initializes_by_a_float(compared: bool) -> None:
+    """As activation norms of normflows do: forward replaces the flag."""
+
+    def normalized(m: Any, x: Tensor) -> Tensor:
+        y: Tensor = m.fc(x)
+        if not (m.initialized > 0.0 if compared else m.initialized):
+            m.shift.copy_(-y.detach().mean(0))
+            m.initialized = torch.tensor(1.0)
+        return y + m.shift
+
+    module = Calls(normalized)
+    module.register_buffer("initialized", torch.tensor(0.0))
+    module.register_buffer("shift", torch.zeros(4))
+
+    def step(model: Any) -> list[Tensor]:
+        results = [model(torch.randn(rows, 4)) for rows in (3, 4, 5, 6)]
+        sum(result.square().sum() for result in results).backward()
+        return results
+
+    _whole(as_in_eager(module, step), 2)
+
+
+def test_numbers_of_tensors_that_are_made_of_constants() -> None:
+    """As layers of asteroid list the dimensions to average over."""
+
+    def normalized(self: Any, x: Tensor) -> Tensor:
+        y: Tensor = self.fc(x)
+        dims = torch.arange(1, y.dim()).tolist()
+        scale = torch.tensor([0.5, 2.0]).max().item()
+        kind = torch.tensor([[1, 2], [3, 4]]).tolist()
+        if torch.ones(2).sum() > 1:
+            y = y * scale
+        return y / y.square().mean(dims, keepdim=True).sqrt() * kind[1][0]
+
+    def step(model: Any) -> list[Tensor]:
+        results = [model(torch.randn(rows, 3, 4)) for rows in (3, 4, 5)]
+        sum(result.sin().sum() for result in results).backward()
+        return results
+
+    _whole(as_in_eager(Calls(normalized), step), 1)
+
+
 def test_one_hot_of_as_many_classes_as_there_are() -> None:
     def averaged(self: Any, x: Tensor, index: Tensor) -> Tensor:
         member = F.one_hot(index).float()

@@ -190,6 +190,27 @@ def test_a_loop_that_sets_what_is_read_behind_it() -> None:
     assert report["captures"] <= 5
 
 
+def _behind_a_break(self: Any, x: Tensor) -> Tensor:
+    """The graph breaks in the loop's first line, too, and the function goes on there inside of a `with`."""
+    n = torch.tensor([3]).numpy()[0]
+    y = x
+    with torch.no_grad():
+        for k in range(1, n + 1):
+            torch._dynamo.graph_break()
+            y = y + k * x
+    return y * x
+
+
+def test_a_loop_behind_a_graph_break_in_its_own_line() -> None:
+    def step(model: Any) -> list[Tensor]:
+        losses = [model(torch.randn(rows, 3, 4)) for rows in (2, 3, 4)]
+        sum(losses).backward()  # type: ignore[union-attr]
+        return losses
+
+    report = as_in_eager(Stack(_behind_a_break, nn.Identity()), step)
+    assert report["graph_breaks"]
+
+
 def test_a_sequence_of_layers_that_breaks_the_graph() -> None:
     """A container of torch.nn, whose layers Dynamo would not look at."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ortmodule_py import ORTModule, last_run_report
 from ortmodule_py.trace import record
-from tests.semantics import QUIET, Calls, as_in_eager, assert_compiled, original
+from tests.semantics import QUIET, Calls, as_in_eager, assert_compiled, assert_whole, original
 
 
 def _steps(values: Sequence[Any], name: str = "") -> Callable[[Any], Any]:
@@ -58,9 +60,30 @@ def test_an_attribute() -> None:
 
 
 def test_offsets() -> None:
+    """Constants for the first four values, then one capture for all others."""
     _, first, second = np.cumsum([0, 3, 2])
-    step = _steps([second, second + 1, second], "number")
-    assert_compiled(as_in_eager(Calls(_split, first=first, number=second), step))
+    step = _steps([second + n % 6 for n in range(9)], "number")
+    assert_compiled(as_in_eager(Calls(_split, first=first, number=second), step), captures=5)
+
+
+def _padded(m: Any, x: Tensor) -> tuple[Any, ...]:
+    """As audio codecs pad to whole frames."""
+    count = x.shape[0]
+    missing = math.ceil(count / m.hop) * m.hop - count
+    rest = (m.hop - count % m.hop) % m.hop
+    y = F.pad(m.fc(x), (0, 0, 0, missing)) * (1.0 if isinstance(m.hop, int) else 2.0)
+    return y, F.pad(y, (0, rest)), m.hop, count // m.hop
+
+
+def test_sizes_that_are_computed_with_an_attribute() -> None:
+    module = Calls(_padded, hop=np.prod([2, 3]))
+
+    def step(model: Any) -> list[Any]:
+        results = [model(torch.randn(rows, 4)) for rows in (3, 4, 5, 7, 8)]
+        sum(result[0].sum() + result[1].sum() for result in results).backward()
+        return results
+
+    assert_whole(as_in_eager(module, step), captures=2)
 
 
 ARGUMENTS: dict[str, Callable[[Any, Tensor, Any], tuple[Any, ...]]] = {
@@ -143,8 +166,8 @@ def test_an_array_that_the_module_changes() -> None:
 def test_what_no_run_binds_is_found_at_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "integer_in", lambda _: None)
     torch._dynamo.reset()
-    model = ORTModule(Calls(ATTRIBUTES["slice"], number=np.int64(2)), QUIET)
-    (y,) = model(torch.randn(3, 4))
+    model = ORTModule(Calls(ARGUMENTS["int"]), QUIET)
+    (y,) = model(torch.randn(3, 4), np.asarray(2))
     assert y.shape == (3, 2)
     (said,) = last_run_report(model)["eager_pieces"]
     assert "neither a size of an input nor an argument" in said

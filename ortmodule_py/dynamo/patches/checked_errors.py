@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._dynamo.variables import ConstantVariable, UserFunctionVariable
+from torch._dynamo.variables import ConstantVariable, SymNodeVariable, UserFunctionVariable
 
 from ortmodule_py.dynamo.graph_breaks import user_line
 from ortmodule_py.dynamo.patches.conditions import decide
@@ -53,6 +53,45 @@ def _probe(trial: Trial) -> bool:
 def _step(step: Callable[..., Any], self: Any) -> Any:
     decide(self, lambda value: _checked(self, value))
     return step(self)
+
+
+def _probe_container(trial: Trial) -> bool:
+    def first(*given: Tensor) -> Tensor:
+        assert given, "nothing is given"
+        return given[0] * 2
+
+    return trial(lambda: first, (torch.ones(3), torch.ones(3))) and not trial.eager_pieces
+
+
+@patch(
+    "asserted_containers",
+    "An assertion that a list, a dict or an object of the user's is not empty breaks no graph.",
+    "torch._dynamo.symbolic_convert:InstructionTranslatorBase.step",
+    probe=_probe_container,
+    needed_by=None,
+)
+def _step_over_assertion(step: Callable[..., Any], self: Any) -> Any:
+    position = self.instruction_pointer
+    if position is not None and self.stack and _is_assertion(self.instructions, position):
+        value = self.stack[-1].realize()
+        number = value.is_tensor() or isinstance(value, SymNodeVariable)
+        if not number and not value.is_python_constant():
+            # Dynamo makes a tensor of what it does not know to be constant.
+            self.stack[-1] = UserFunctionVariable(_holds).call_function(self, [value], {})
+    return step(self)
+
+
+def _is_assertion(instructions: Any, position: int) -> bool:
+    position += instructions[position].opname == "TO_BOOL"
+    jump = instructions[position].opname
+    if not jump.startswith("POP_JUMP") or not jump.endswith("_IF_TRUE"):
+        return False
+    following = instructions[position + 1]
+    return following.opname == "LOAD_ASSERTION_ERROR" or following.argval is AssertionError
+
+
+def _holds(value: Any) -> bool:
+    return True if value else False  # noqa: SIM210 (Dynamo takes `bool` of fewer kinds)
 
 
 def _checked(tx: Any, value: Any) -> bool | None:
@@ -132,15 +171,23 @@ def _run(tx: Any, instruction: Any, stack: list[Any]) -> bool:
         stack.append(_NULL)
     elif name in ("LOAD_ATTR", "LOAD_METHOD") and isinstance(stack[-1], types.ModuleType):
         stack[-1] = getattr(stack[-1], instruction.argval, _UNKNOWN)
-        stack += [_NULL] * dis.stack_effect(instruction.opcode, instruction.arg)
+        stack += [_NULL] * _effect(instruction)
     elif name == "BUILD_STRING":
         parts = [stack.pop() for _ in range(arg)][::-1]
         stack.append("".join(part if isinstance(part, str) else LATER for part in parts))
     elif name in ("CALL", "CALL_FUNCTION"):
         _call(stack, arg)
     elif name != "PRECALL":
-        _compute(stack, dis.stack_effect(instruction.opcode, instruction.arg))
+        _compute(stack, _effect(instruction))
     return True
+
+
+def _effect(instruction: Any) -> int:
+    """By how much an instruction makes the stack longer."""
+    arg = instruction.arg
+    if arg is None and instruction.opcode >= dis.HAVE_ARGUMENT:
+        arg = 0  # Dynamo adds what loads the arguments of `super()` by name only
+    return dis.stack_effect(instruction.opcode, arg)
 
 
 def _call(stack: list[Any], count: int) -> None:

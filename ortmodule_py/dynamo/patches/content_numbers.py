@@ -16,7 +16,7 @@ from torch._dynamo.variables import ConstantVariable, TupleVariable, UserFunctio
 from torch._dynamo.variables.base import VariableTracker
 from torch._guards import CompileContext
 
-from ortmodule_py.dynamo.content_sizes import read_size
+from ortmodule_py.dynamo.content_sizes import constant_tensor, read_size
 from ortmodule_py.dynamo.graph_breaks import user_line
 from ortmodule_py.dynamo.patches.conditions import decide
 from ortmodule_py.dynamo.patches.probes import Trial
@@ -141,7 +141,13 @@ def _probe_number(trial: Trial) -> bool:
     needed_by=None,
 )
 def _item(call: Callable[..., Any], self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
-    number = _number(tx, self) if name == "item" and not args and not kwargs else None
+    number = None
+    if name in ("item", "tolist") and not args and not kwargs:
+        constant = constant_tensor(self)
+        if constant is not None and (name == "tolist" or constant.numel() == 1):
+            number = VariableTracker.build(tx, getattr(constant, name)())
+        elif name == "item":
+            number = _number(tx, self)
     return call(self, tx, name, args, kwargs) if number is None else number
 
 
@@ -193,8 +199,11 @@ def _step(step: Callable[..., Any], self: Any) -> Any:
 def _outcome(tx: Any, tensor: Any) -> bool | None:
     """The outcome of a condition on one element, with a guard on it; None if it cannot be known."""
     fake = _fake(tensor)
-    if fake.numel() != 1 or fake.is_floating_point() or fake.is_complex():
+    if fake.numel() != 1 or fake.is_complex():
         return None
+    constant = constant_tensor(tensor)
+    if constant is not None:
+        return bool(constant)
     found: Any = _read(tx, tensor, _is_true)
     return None if found is None else bool(found.sym_num != 0)
 

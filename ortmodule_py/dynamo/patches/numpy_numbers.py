@@ -102,6 +102,10 @@ def _probe_arithmetic(trial: Trial) -> bool:
     needed_by=None,
 )
 def _compute(call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    if self.fn in (isinstance, type) and args and _numpy_type(args[0]) is not None:
+        kinds = [arg.as_python_constant() for arg in args[1:]]
+        kind = _numpy_type(args[0])
+        return VariableTracker.build(tx, issubclass(kind, *kinds) if kinds else kind)
     result = call(self, tx, args, kwargs)
     if self.fn in _ARITHMETIC and any(_numpy_type(arg) is not None for arg in args):
         number = isinstance(result, (ConstantVariable, SymNodeVariable))
