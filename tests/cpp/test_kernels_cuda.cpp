@@ -55,6 +55,8 @@ std::vector<std::string> cpu_ops() {
                          "ConvIntegerToFloat",
                          "DynamicQuantizeLinear",
                          "ExpertMatMul",
+                         "GroupedMatMul",  // of ATen on CUDA
+                         "GroupedOuterProduct",
                          "MatMulInteger",
                          "MatMulIntegerToFloat",
                          "MatMulNBits",

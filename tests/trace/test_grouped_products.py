@@ -1,0 +1,89 @@
+"""Products of groups of rows, as layers of experts have them."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ortmodule_py import ORTModule, last_run_report
+from tests.semantics import QUIET
+
+ENDS = torch.tensor([5, 5, 17, 30], dtype=torch.int32)
+
+
+class Experts(nn.Module):
+    def __init__(self, transposed: bool) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        sizes = (4, 24, 16) if transposed else (4, 16, 24)
+        self.weight = nn.Parameter(torch.randn(sizes, generator=generator))
+        self.transposed = transposed
+
+    def forward(self, x: Tensor, ends: Tensor) -> Tensor:
+        weight = self.weight.mT if self.transposed else self.weight
+        return torch.nn.functional.grouped_mm(x, weight, offs=ends)
+
+    def one_by_one(self, x: Tensor, ends: Tensor) -> Tensor:
+        weight = self.weight.mT if self.transposed else self.weight
+        bounds = [0, *ends.tolist()]
+        rows = [
+            x[first:last] @ part
+            for first, last, part in zip(bounds, bounds[1:], weight, strict=False)
+        ]
+        return torch.cat([*rows, torch.zeros_like(x[bounds[-1] :] @ weight[0])])
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_each_group_has_its_weights(transposed: bool) -> None:
+    """Rows of no group give 0, and so does their gradient, where torch leaves what was in memory.
+
+    In bfloat16: Dynamo captures torch's operator for no other type.
+    """
+    eager = Experts(transposed).bfloat16()
+    model = ORTModule(copy.deepcopy(eager), QUIET)
+    for rows in (30, 33):
+        x, grad = torch.randn(rows, 16).bfloat16(), torch.randn(rows, 24).bfloat16()
+        results = []
+        for module, forward in ((model, model), (eager, eager.one_by_one)):
+            module.zero_grad()
+            given = x.clone().requires_grad_()
+            y = forward(given, ENDS)
+            y.backward(grad)
+            results.append((y.detach(), given.grad, *(p.grad for p in module.parameters())))
+        torch.testing.assert_close(*results, rtol=2e-2, atol=2e-2)
+    report = last_run_report(model)
+    assert report["compiled"] and report["captures"] == 1 and not report["nodes_aten_fallback"]
+
+
+def test_experts_of_transformers() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.MixtralConfig(
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        num_local_experts=4,
+        use_cache=False,
+    )
+    torch.manual_seed(0)
+    eager = transformers.MixtralForCausalLM(config).train()
+    model = ORTModule(copy.deepcopy(eager), QUIET)
+    for length in (9, 14):
+        ids = torch.randint(0, 50, (2, length))
+        losses = []
+        for module in (eager, model):
+            module.zero_grad()
+            loss = module(input_ids=ids, labels=ids).loss
+            loss.backward()
+            losses.append(loss.detach())
+        torch.testing.assert_close(*losses, rtol=1e-5, atol=1e-5)
+        for ours, theirs in zip(model.parameters(), eager.parameters(), strict=True):
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-5)
+    report = last_run_report(model)
+    assert report["compiled"]
+    assert not [target for target in report["traced_gradients"] if "grouped" in target]
