@@ -154,7 +154,9 @@ def test_rows_that_do_not_hold_in_a_newer_torch_are_turned_off(tmp_path: Path) -
     states, drawn, log = _import_newer(tmp_path)
     assert drawn == pytest.approx(eager)
     broken = {name: state for name, state in states.items() if state != table.HOLDS}
-    taken = {name for name, row in table.rows.items() if isinstance(row, table.Patch) and _is_taken(row)}
+    taken = {
+        name for name, row in table.rows.items() if isinstance(row, table.Patch) and _is_taken(row)
+    }
     assert set(broken) >= taken > {"deques", "random", "rounded sizes"}
     # Others do not hold where their probes need what the test takes away.
     assert all("probe" in broken[name] for name in set(broken) - taken)
