@@ -1,0 +1,60 @@
+"""Keeps why a graph breaks within `try` and other places behind which Dynamo cannot go on.
+
+Dynamo then captures once more, up to the last line before that place, and gives that graph a reason of its own,
+"step_unsupported".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._dynamo.output_graph import GraphCompileReason
+
+from ortmodule_py.dynamo.patches.probes import Trial
+from ortmodule_py.dynamo.patches.table import patch
+
+
+def _probe(trial: Trial) -> bool:
+    def attempted(x: Tensor) -> Tensor:
+        x = x.sin().cos()
+        try:
+            y = x * x.sum().item()
+        finally:
+            x = x * 2
+        return x + y
+
+    same = trial(lambda: attempted, (torch.ones(3, requires_grad=True),))
+    return same and any("is read from a tensor" in reason for reason in trial.graph_breaks)
+
+
+@patch(
+    "break_reasons",
+    "The reason of a graph break within `try` is known.",
+    "torch._dynamo.symbolic_convert:InstructionTranslatorBase.log_graph_break",
+    probe=_probe,
+    needed_by=None,
+)
+def _log(log: Callable[..., Any], self: Any, code_options: Any, reason: Any, exc: Any) -> Any:
+    # The next attempt has the same speculations.
+    if self.current_speculation is not None:
+        stack = getattr(exc, "real_stack", None) or [self.frame_summary()]
+        self.current_speculation.reason = GraphCompileReason(str(exc), stack)
+    return log(self, code_options, reason, exc)
+
+
+@patch(
+    "kept_break_reasons",
+    "The reason of a graph break within `try` is reported.",
+    "torch._dynamo.output_graph:OutputGraph.compile_subgraph",
+    probe=_probe,
+    needed_by=None,
+)
+def _compile(
+    compile_graph: Callable[..., Any], self: Any, tx: Any, reason: Any, stack_pops: int = 0
+) -> Any:
+    if reason.reason == "step_unsupported" and tx.current_speculation.reason is not None:
+        reason = tx.current_speculation.reason
+    return compile_graph(self, tx, reason, stack_pops)
