@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._dynamo.variables import ConstantVariable
 from torch._dynamo.variables.base import VariableTracker
 
 from ortmodule_py.dynamo.patches.probes import Trial
@@ -62,9 +63,9 @@ def _contracted(
     """The result; None for other arguments and options."""
     if name == _EXPRESSION:
         holder = getattr(function, "obj", None)
-        if holder is None or len(holder.var_getattr(tx, "_constants_dict").realize().items):
+        if holder is None or len(_attribute(tx, holder, "_constants_dict").realize().items):
             return None
-        args = [holder.var_getattr(tx, "contraction"), *args]
+        args = [_attribute(tx, holder, "contraction"), *args]
     equation, *operands = (arg.realize() for arg in args)
     known = equation.is_python_constant() and isinstance(equation.as_python_constant(), str)
     if not known or not _EQUATION.fullmatch(equation.as_python_constant()):
@@ -75,3 +76,8 @@ def _contracted(
         return None
     einsum = VariableTracker.build(tx, torch.einsum)
     return einsum.call_function(tx, [equation, *operands], {})
+
+
+def _attribute(tx: Any, of: VariableTracker, name: str) -> Any:
+    read = VariableTracker.build(tx, getattr)
+    return read.call_function(tx, [of, ConstantVariable.create(name)], {})
