@@ -16,8 +16,9 @@ int64_t for_each_group(const Index* ends, int64_t groups, int64_t rows, const Gr
   for (int64_t e = 0; e < groups; ++e) {
     const auto end = static_cast<int64_t>(ends[e]);
     ORTM_CHECK(end >= first && end <= rows,
-               "[grouped product] groups must end in ascending order within ", rows,
-               " rows, but found ", end, " after ", first);
+               "[grouped product] the ends of groups must ascend within ", rows,
+               " rows, but found ", end, " after ", first,
+               "; sort the rows by group and give the running sum of the groups' rows");
     group(e, first, end - first);
     first = end;
   }

@@ -34,4 +34,11 @@ def cases() -> list[Case]:
             sizes=(),
             label="-transposed",
         ),
+        case(
+            _GROUPED,
+            lambda n: (_half(3, n, 16), _half(3, 16, 8)),
+            aten="must be of rows and one matrix for each group",
+            sizes=(),
+            label="-batch",
+        ),
     ]

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+import transformers.integrations.moe
 from torch import Tensor, nn
 
 from ortmodule_py import ORTModule, last_run_report
@@ -56,10 +57,40 @@ def test_each_group_has_its_weights(transposed: bool) -> None:
         torch.testing.assert_close(*results, rtol=2e-2, atol=2e-2)
     report = last_run_report(model)
     assert report["compiled"] and report["captures"] == 1 and not report["nodes_aten_fallback"]
+    assert report["prediction_exact"]
+
+
+class OfTransformers(Experts):
+    """By the operator that transformers has for other types than bfloat16."""
+
+    def forward(self, x: Tensor, ends: Tensor) -> Tensor:
+        weight = self.weight.mT if self.transposed else self.weight
+        product: Tensor = torch.ops.transformers.grouped_mm_fallback(x, weight, ends)
+        return product.tanh()
+
+
+def test_gradients_of_gradients() -> None:
+    eager = OfTransformers(True).double()
+    model = ORTModule(copy.deepcopy(eager), QUIET)
+    x = torch.randn(33, 16, dtype=torch.float64)
+    results = []
+    for module, forward in ((model, model), (eager, lambda *a: eager.one_by_one(*a).tanh())):
+        given = x.clone().requires_grad_()
+        (weight,) = module.parameters()
+        first = torch.autograd.grad(forward(given, ENDS).sum(), (given, weight), create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first), (given, weight))
+        results.append((*first, *second))
+    torch.testing.assert_close(*results)
+    assert not last_run_report(model)["nodes_aten_fallback"]
+
+
+def test_ends_that_descend_are_an_error() -> None:
+    model = ORTModule(OfTransformers(False), QUIET)
+    with pytest.raises(RuntimeError, match="must ascend within 33 rows, but found 3 after 5"):
+        model(torch.randn(33, 16), torch.tensor([5, 3, 17, 30]))
 
 
 def test_experts_of_transformers() -> None:
-    transformers = pytest.importorskip("transformers")
     config = transformers.MixtralConfig(
         vocab_size=50,
         hidden_size=32,

@@ -10,6 +10,7 @@ namespace {
 
 template <class Group>
 int64_t each_group(const TensorView& ends, int64_t rows, const Group& group) {
+  if (engine_device().is_cpu()) return for_each_group(ends, rows, group);
   const at::Tensor known = as_tensor(ends).to(at::kCPU, at::kLong);
   return for_each_group(known.const_data_ptr<int64_t>(), known.numel(), rows, group);
 }
