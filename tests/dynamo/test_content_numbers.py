@@ -184,6 +184,12 @@ def test_a_flag_in_a_buffer() -> None:
     _whole(as_in_eager(module, step), 2)
 
 
+def _trained_on_four_batches(model: Any) -> list[Tensor]:
+    results = [model(torch.randn(rows, 4)) for rows in (3, 4, 5, 6)]
+    sum(result.square().sum() for result in results).backward()
+    return results
+
+
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.int16])
 def test_a_first_batch_that_initializes(dtype: torch.dtype) -> None:
     """As normalizing flows do: the flag is an item of a buffer."""
@@ -200,12 +206,7 @@ def test_a_first_batch_that_initializes(dtype: torch.dtype) -> None:
     module.register_buffer("initialized", torch.tensor(0).to(dtype))
     module.register_buffer("shift", torch.zeros(4))
 
-    def step(model: Any) -> list[Tensor]:
-        results = [model(torch.randn(rows, 4)) for rows in (3, 4, 5, 6)]
-        sum(result.square().sum() for result in results).backward()
-        return results
-
-    _whole(as_in_eager(module, step), 2)
+    _whole(as_in_eager(module, _trained_on_four_batches), 2)
 
 
 @pytest.mark.parametrize("compared", [True, False])
@@ -223,12 +224,7 @@ def test_a_first_batch_that_initializes_by_a_float(compared: bool) -> None:
     module.register_buffer("initialized", torch.tensor(0.0))
     module.register_buffer("shift", torch.zeros(4))
 
-    def step(model: Any) -> list[Tensor]:
-        results = [model(torch.randn(rows, 4)) for rows in (3, 4, 5, 6)]
-        sum(result.square().sum() for result in results).backward()
-        return results
-
-    _whole(as_in_eager(module, step), 2)
+    _whole(as_in_eager(module, _trained_on_four_batches), 2)
 
 
 def test_numbers_of_tensors_that_are_made_of_constants() -> None:
