@@ -140,14 +140,17 @@ Values import_attention(OnnxCall& c) {
   const Attention a = read_attention(c);
   const double scale = scale_of(c, a), softcap = c.number("softcap", 0.0);
   const bool wants_scores = c.wants_output(3);
-  const bool plain = !c.has(3) && !c.has(4) && !c.has(6) && !wants_scores && softcap == 0 &&
-                     c.integer("left_window_size", -1) < 0 &&
-                     c.integer("right_window_size", -1) < 0 && is_floating(a.q->dtype) &&
-                     c.sizes().equal(a.q->dims.at(3), a.k->dims.at(3));
+  // One op rounds once, where the specification rounds between the parts.
+  const bool one_op = !wants_scores && softcap == 0 && is_floating(a.q->dtype) &&
+                      c.sizes().equal(a.q->dims.at(3), a.k->dims.at(3));
+  const bool plain = !c.has(3) && !c.has(4) && !c.has(6) && c.integer("left_window_size", -1) < 0 &&
+                     c.integer("right_window_size", -1) < 0;
   Value *y = nullptr, *shown = nullptr;
-  if (plain) {
-    y = c.emit_all("ScaledDotProductAttention", {a.q, a.k, a.v, nullptr},
-                   {{"is_causal", c.integer("is_causal", 0)}, {"scale", scale}, {"ratio", 0.0}})[0];
+  if (one_op) {
+    const int64_t causal = plain ? c.integer("is_causal", 0) : 0;
+    y = c.emit_all("ScaledDotProductAttention",
+                   {a.q, a.k, a.v, plain ? nullptr : attention_bias(c, a)},
+                   {{"is_causal", causal}, {"scale", scale}, {"ratio", 0.0}})[0];
   } else {
     // Both operands get the root of the scale, as the specification rounds.
     Value* root = number(c, std::sqrt(scale), a.q);

@@ -20,6 +20,7 @@ Value* split_contrib_heads(OnnxCall& c, Value* x, int64_t heads) {
 struct Heads {
   Value *q = nullptr, *k = nullptr, *v = nullptr;  // [B, heads, L or S, E]
   Value* bias = nullptr;                           // added to the scores
+  Value* seen = nullptr;                           // a condition: other scores are -inf
   double scale = 0, softcap = 0;                   // scale 0: 1 / sqrt(E)
   // [1, heads, 1, 1]: a score that takes its share, beside those of the keys
   Value* sink = nullptr;
@@ -34,7 +35,7 @@ void add_bias(OnnxCall& c, Heads& h, Value* bias) {
 Value* attended(OnnxCall& c, Heads h) {
   if (h.scale == 0) h.scale = 1 / std::sqrt(static_cast<double>(c.sizes().fix(h.q->dims.at(3))));
   if (!h.bias && h.softcap == 0 && !h.sink)
-    return c.emit_all("ScaledDotProductAttention", {h.q, h.k, h.v, nullptr},
+    return c.emit_all("ScaledDotProductAttention", {h.q, h.k, h.v, h.seen},
                       {{"is_causal", 0}, {"scale", h.scale}, {"ratio", 0.0}})[0];
   Value* scores = c.emit("MatMul", {h.q, c.transpose(h.k, {0, 1, 3, 2})});
   scores = c.emit("Mul", {scores, number(c, h.scale, scores)});
@@ -43,6 +44,7 @@ Value* attended(OnnxCall& c, Heads h) {
     scores = c.emit("Mul", {scores, number(c, h.softcap, scores)});
   }
   if (h.bias) scores = c.pointwise("Add", {scores, h.bias});
+  if (h.seen) scores = c.pointwise("Where", {h.seen, scores, c.literal(-kInfinity, scores->dtype)});
   const DimExpr keys = scores->dims.at(3);
   if (h.sink) {
     Dims column = scores->dims;
@@ -303,9 +305,21 @@ struct GroupedCache {
   Value *k = nullptr, *v = nullptr, *places = nullptr, *present_k = nullptr, *present_v = nullptr;
 };
 
-GroupedCache whole_cache(OnnxCall& c, const GroupedQueries& g, DimExpr total) {
+// The past with zeros in rows that hold no key, and so may be anything: for products with shares of
+// 0. Attention as one op does not read them.
+Value* with_zeros(OnnxCall& c, Value* past, Value* is_held) {
+  const DimExpr rows = past->dims.at(2);
+  Value* column = c.reshape(is_held, {is_held->dims.at(0), 1, rows, 1});
+  return c.pointwise("Where", {column, past, c.literal(0, past->dtype)});
+}
+
+GroupedCache whole_cache(OnnxCall& c, const GroupedQueries& g, DimExpr total, bool reads_all) {
   Value *past_k = c.optional(3), *past_v = c.optional(4);
   if (past_k && c.sizes().at_most(total, past_k->dims.at(2))) total = past_k->dims.at(2);
+  if (past_v && reads_all) {
+    const DimExpr rows = past_v->dims.at(2);
+    past_v = with_zeros(c, past_v, c.pointwise("Less", {range(c, 0, rows, {1, rows}), g.before}));
+  }
   Value *k = with_new(c, past_k, g.k, g, total), *v = with_new(c, past_v, g.v, g, total);
   return {k, v, nullptr, k, v};
 }
@@ -337,6 +351,7 @@ GroupedCache window_cache(OnnxCall& c, const GroupedQueries& g, Value* after, in
   constexpr double kBeyond = double{int64_t{1} << 40};  // no query is that far
   Value* places = numbers(rows, old);
   Value* is_held = c.pointwise("Less", {places, g.before});
+  past_v = with_zeros(c, past_v, is_held);  // the new keys lie behind those rows
   places = c.pointwise("Where", {is_held, places, c.literal(kBeyond, DType::Int64)});
   places = c.concat({places, numbers(fresh, g.before)}, 1);
   Value *k = c.concat({past_k, g.k}, 2), *v = c.concat({past_v, g.v}, 2);
@@ -354,8 +369,8 @@ GroupedCache window_cache(OnnxCall& c, const GroupedQueries& g, Value* after, in
   return {k, v, c.reshape(places, {batch, 1, 1, rows + fresh}), kept(k), kept(v)};
 }
 
-// Queries see keys up to their own place, and `window` before it if that is not negative.
-Value* grouped_bias(OnnxCall& c, const GroupedQueries& g, const GroupedCache& cache,
+// Whether queries see keys: up to their own place, and `window` before it if that is not negative.
+Value* grouped_seen(OnnxCall& c, const GroupedQueries& g, const GroupedCache& cache,
                     int64_t window) {
   const DimExpr batch = g.q->dims.at(0), queries = g.q->dims.at(2), keys = cache.k->dims.at(2);
   Value *i = c.reshape(g.positions, {batch, 1, queries, 1}),
@@ -366,7 +381,7 @@ Value* grouped_bias(OnnxCall& c, const GroupedQueries& g, const GroupedCache& ca
     Value* near = c.emit("Less", {distance, number(c, static_cast<double>(window), distance)});
     seen = c.emit("And", {seen, near});
   }
-  return bias_of(c, seen, -kInfinity, g.q->dtype);
+  return seen;
 }
 
 // query, key, value, past_key, past_value, seqlens_k, total_sequence_length, cos_cache, sin_cache,
@@ -398,13 +413,15 @@ Values import_group_query_attention(OnnxCall& c) {
     g.q = rotated(c, g.q, at, c.in(7), c.in(8), heads, interleaved);
     g.k = rotated(c, g.k, at, c.in(7), c.in(8), kv_heads, interleaved);
   }
+  const bool reads_all = c.has(11) || c.integer("smooth_softmax", 0) > 0 ||
+                         (c.number("softcap", 0.0) > 0 && size_of(g.q->dtype) == 2);
   const GroupedCache cache =
       c.flag("sliding_window_cache")
           ? window_cache(c, g, c.pointwise("Add", {ends, number(c, 1, ends)}), window)
-          : whole_cache(c, g, total);
+          : whole_cache(c, g, total, reads_all);
   // Queries that share a key are rows of its matrix.
   const DimExpr shared = heads / kv_heads, keys = cache.k->dims.at(2);
-  Heads h{g.q, nullptr, nullptr, nullptr, c.number("scale", 0.0), c.number("softcap", 0.0)};
+  Heads h{.q = g.q, .scale = c.number("scale", 0.0), .softcap = c.number("softcap", 0.0)};
   auto repeated = [&](Value* x) {
     const Dims d = x->dims;
     if (heads == kv_heads) return x;
@@ -414,8 +431,11 @@ Values import_group_query_attention(OnnxCall& c) {
   };
   h.k = repeated(cache.k);
   h.v = repeated(cache.v);
-  add_bias(c, h, grouped_bias(c, g, cache, window));
-  if (c.has(10)) {
+  Value* seen = grouped_seen(c, g, cache, window);
+  if (!c.has(10)) {
+    h.seen = seen;
+  } else {
+    add_bias(c, h, bias_of(c, seen, -kInfinity, g.q->dtype));
     Value* bias = c.in(10);
     if (!c.sizes().equal(bias->dims.at(bias->dims.size() - 1), keys))
       c.refuse("attention_bias must have a column for each key of the cache");

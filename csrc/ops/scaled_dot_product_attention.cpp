@@ -322,6 +322,13 @@ std::string exported_keys(const OnnxRuleContext& c, size_t operand, DType wide) 
   return c.op("Reshape", {all, c.b.sizes(with_repeated_heads(dims, sharers))});
 }
 
+std::string capped(const OnnxRuleContext& c, const std::string& scores, DType wide) {
+  const double softcap = c.attrs().number("softcap", 0);
+  if (softcap <= 0) return scores;
+  const std::string cap = c.number(softcap, wide);
+  return c.op("Mul", {c.op("Tanh", {c.op("Div", {scores, cap})}), cap});
+}
+
 void export_attention(const OnnxRuleContext& c) {
   const DType dtype = c.dtype(), wide = compute_dtype(dtype);
   std::vector<int64_t> perm(c.value(Sdpa::kK).rank());
@@ -329,8 +336,8 @@ void export_attention(const OnnxRuleContext& c) {
   std::swap(perm[perm.size() - 1], perm[perm.size() - 2]);
   const std::string keys = c.op("Transpose", {exported_keys(c, Sdpa::kK, wide)}, {{"perm", perm}});
   const std::string products = c.op("MatMul", {c.cast(c.in(Sdpa::kQ), wide), keys});
-  const std::string scores =
-      masked(c, c.op("Mul", {products, c.number(c.attrs().number("scale"), wide)}), wide);
+  const std::string scaled = c.op("Mul", {products, c.number(c.attrs().number("scale"), wide)});
+  const std::string scores = masked(c, capped(c, scaled, wide), wide);
   // A fully masked row gives zeros, not NaN.
   const std::string most =
       c.op("ReduceMax", {scores, c.b.integers({-1})}, {{"keepdims", int64_t{1}}});
@@ -352,7 +359,8 @@ void export_attention(const OnnxRuleContext& c) {
 }
 
 // With `nan_if_blind`, rows that the mask hides from all keys give NaN, as a softmax of their
-// scores does.
+// scores does. With `softcap` > 0 the scores are softcap tanh(scale q k' / softcap) + mask (Gemma 2
+// report, 2024): in inference alone, there is no gradient.
 REGISTER_OP(ScaledDotProductAttention,
             {.domain = "com.microsoft",
              .inputs = {"q", "k", "v", "mask?"},

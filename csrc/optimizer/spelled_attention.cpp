@@ -17,6 +17,10 @@ bool is_read_once(const Value& value) {
   return value.uses().size() == 1 && !value.is_graph_output();
 }
 
+bool is_last_axis(int64_t axis, const Value& value) {
+  return axis == -1 || axis + 1 == static_cast<int64_t>(value.rank());
+}
+
 const Node* producer_of(const Value* value, std::string_view op) {
   const Node* node = value ? value->producer() : nullptr;
   return node && node->op == op ? node : nullptr;
@@ -40,8 +44,10 @@ class Reader {
     Value* scores = below_casts(softmax->input(0));
     if (!is_read_once(*scores)) return {};
     if (take_mask(&scores) && !is_read_once(*scores)) return {};
+    if (blind_in_ && blind_in_ != parts_.mask) return {};
     scores = below_casts(scores);
     parts_.scale = take_scale(&scores, false);
+    take_softcap(&scores);
     scores = below_casts(scores);
     const Node* inner = producer_of(scores, "MatMul");
     if (!inner || !is_read_once(*scores)) return {};
@@ -84,7 +90,31 @@ class Reader {
     }
   }
 
-  /// softmax, from Where (IsNaN (softmax), 0, softmax) as well, below a dropout in training.
+  /// Takes the cap of softcap tanh(scale q k' / softcap), whose factor `scale` holds, off the
+  /// scores.
+  void take_softcap(Value** scores) {
+    const Node* tanh = producer_of(*scores, "Tanh");
+    if (!tanh || training_ || !is_read_once(**scores)) return;
+    Value* ratio = tanh->input(0);
+    if (!is_read_once(*ratio)) return;
+    parts_.softcap = parts_.scale;
+    parts_.scale *= take_scale(&ratio, false);
+    *scores = ratio;
+  }
+
+  /// Whether `condition` holds for rows without a key: their softmax is NaN, or their mask -inf.
+  bool finds_blind_rows(const Value* condition, const Value* softmax) {
+    if (const Node* is_nan = producer_of(condition, "IsNaN"))
+      return is_nan->input(0) == softmax && softmax->uses().size() == 2;
+    const Node* equal = producer_of(condition, "Equal");
+    const Node* most = equal ? producer_of(equal->input(0), "ReduceMax") : nullptr;
+    if (!most || literal_of(equal->input(1)) != -INFINITY || !is_read_once(*softmax)) return false;
+    blind_in_ = most->input(0);
+    const std::vector<int64_t> axes = most->attrs.integers("axes");
+    return axes.size() == 1 && is_last_axis(axes[0], *blind_in_);
+  }
+
+  /// softmax, from Where (blind rows, 0, softmax) as well, below a dropout in training.
   const Node* softmax_below(Value* p) {
     p = below_casts(p);
     if (const Node* dropout = producer_of(p, "Dropout"); dropout && training_ && is_read_once(*p)) {
@@ -92,10 +122,9 @@ class Reader {
       p = below_casts(dropout->input(0));
     }
     if (const Node* where = producer_of(p, "Where")) {
-      const Node* is_nan = producer_of(where->input(0), "IsNaN");
-      const bool guards = is_nan && is_nan->input(0) == where->input(2) &&
-                          literal_of(where->input(1)) == 0.0 && is_read_once(*p);
-      if (!guards || where->input(2)->uses().size() != 2) return nullptr;
+      if (literal_of(where->input(1)) != 0.0 || !is_read_once(*p) ||
+          !finds_blind_rows(where->input(0), where->input(2)))
+        return nullptr;
       parts_.guarded = true;
       p = where->input(2);
     } else if (!is_read_once(*p)) {
@@ -103,8 +132,7 @@ class Reader {
     }
     const Node* softmax = producer_of(p, "Softmax");
     if (!softmax || p->is_graph_output()) return nullptr;
-    const int64_t axis = softmax->attrs.integer("axis");
-    return axis == -1 || axis + 1 == static_cast<int64_t>(p->rank()) ? softmax : nullptr;
+    return is_last_axis(softmax->attrs.integer("axis"), *p) ? softmax : nullptr;
   }
 
   /// Takes one mask off the scores; false if there is none.
@@ -138,6 +166,7 @@ class Reader {
   }
 
   bool training_;
+  const Value* blind_in_ = nullptr;  // the mask that finds blind rows
   SpelledAttention parts_;
 };
 
@@ -181,6 +210,8 @@ Reason cannot_be_one_op(const SpelledAttention& parts) {
       return "heads are broadcast";
   if (v.dims[rank - 2] != k.dims[rank - 1]) return "keys and values differ in number";
   if (!std::isfinite(parts.scale)) return "the scale is not finite";
+  if (!std::isfinite(parts.softcap) || parts.softcap < 0)
+    return str("the cap of the scores is ", parts.softcap, ", expected a positive number");
   const Value* mask = parts.seen ? parts.seen : parts.mask;
   if (!mask) return {};
   Dims scores = q.dims;

@@ -1,4 +1,5 @@
-// Attention that a model writes as products and a softmax: softmax(scale q k' + mask) v.
+// Attention that a model writes as products and a softmax: softmax(scale q k' + mask) v, and in
+// inference softmax(softcap tanh(scale q k' / softcap) + mask) v.
 #pragma once
 
 #include <functional>
@@ -14,6 +15,7 @@ struct SpelledAttention {
   Value* keys = nullptr;  // transposed: [.., E, S]
   Value* v = nullptr;
   double scale = 1;
+  double softcap = 0;  // 0: none
   Value* mask = nullptr;
   Value* seen = nullptr;  // a condition instead of a mask
   double hidden = 0;      // what replaces a score where `seen` is false

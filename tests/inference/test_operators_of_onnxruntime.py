@@ -10,7 +10,7 @@ from onnx import ValueInfoProto, helper
 
 from ortmodule_py import InferenceSession
 from ortmodule_py.inference import InvalidGraph
-from tests.inference.test_data_sizes import compare, node, stock
+from tests.inference.test_data_sizes import compare, node
 from tests.inference.test_session import ONE_THREAD
 
 Array = np.ndarray[Any, Any]
@@ -245,55 +245,4 @@ def test_what_only_cuda_has_in_onnxruntime_is_named() -> None:
         state_length=5,
     )
     with pytest.raises(RuntimeError, match="attribute state_length has no rule"):
-        InferenceSession(model, ONE_THREAD).run(None, feeds)
-
-
-@pytest.mark.parametrize(
-    ("rows", "chunks"), [(4, (3, 1, 1, 9, 1)), (6, (1,) * 14), (9, (20, 7, 1))]
-)
-def test_a_cache_of_a_window(rows: int, chunks: tuple[int, ...]) -> None:
-    """GroupQueryAttention that drops what its window has left: rows of the cache behind the last key
-    have no meaning, all others are onnxruntime's."""
-    window, width = 4, 16
-    angles = np.arange(40)[:, None] / 3.0 ** np.arange(width // 2)
-    tables = [np.cos(angles).astype("float32"), np.sin(angles).astype("float32")]
-    past = [np.zeros((1, 2, rows, width), "float32")] * 2
-    total = 0
-    for chunk in chunks:
-        total += chunk
-        ends = [np.array([total - 1], "int32"), np.array(total, "int32")]
-        model, feeds = single(
-            "GroupQueryAttention",
-            [real(1, chunk, 128, seed=total), None, None, *past, *ends, *tables],
-            3,
-            domain=MICROSOFT,
-            num_heads=4,
-            kv_num_heads=2,
-            do_rotary=1,
-            local_window_size=window,
-            sliding_window_cache=1,
-        )
-        wanted = stock(model).run(None, feeds)
-        got = InferenceSession(model, ONE_THREAD).run(None, feeds)
-        dropped = rows - window + 1
-        kept = total - -(-max(total - rows, 0) // dropped) * dropped
-        np.testing.assert_allclose(got[0], wanted[0], rtol=1e-5, atol=1e-5)
-        for ours, theirs in zip(got[1:], wanted[1:], strict=True):
-            np.testing.assert_allclose(ours[:, :, :kept], theirs[:, :, :kept], rtol=1e-5, atol=1e-5)
-        past = wanted[1:]
-
-
-def test_a_cache_smaller_than_its_window_is_refused() -> None:
-    past = [np.zeros((1, 2, 3, 16), "float32")] * 2
-    model, feeds = single(
-        "GroupQueryAttention",
-        [real(1, 1, 128), None, None, *past, np.array([0], "int32"), np.array(1, "int32")],
-        3,
-        domain=MICROSOFT,
-        num_heads=4,
-        kv_num_heads=2,
-        local_window_size=4,
-        sliding_window_cache=1,
-    )
-    with pytest.raises(RuntimeError, match="at least local_window_size rows, 4"):
         InferenceSession(model, ONE_THREAD).run(None, feeds)

@@ -20,6 +20,7 @@ struct AttentionSettings {
   bool drops = false;
   bool nan_if_blind = false;  // of rows without a key, as softmax gives; else zeros
   double scale = 1.0;
+  double softcap = 0;  // 0: none
   double kept_scale = 1.0;
   uint64_t threshold = 0;  // of random words that keep an element
   uint64_t rng = 0;
@@ -29,6 +30,7 @@ struct AttentionSettings {
         drops(attrs.number("ratio") > 0),
         nan_if_blind(attrs.flag("nan_if_blind")),
         scale(attrs.number("scale")),
+        softcap(attrs.number("softcap", 0)),
         kept_scale(dropout_scale(attrs.number("ratio"))),
         threshold(dropout_threshold(attrs.number("ratio"))),
         rng(static_cast<uint64_t>(attrs.integer("rng", 0))) {}
@@ -73,6 +75,44 @@ RowStatistics<C> exponentials(int64_t count, C* x) {
     return {C(0), std::isnan(sum) ? static_cast<C>(sum) : C(0)};
   }
   return {most, static_cast<C>(1.0 / row_exp(count, x, most, x))};
+}
+
+/// x = softcap tanh(x), of scores that were divided by `softcap`.
+inline void cap_scores(double softcap, int64_t count, float* x) {
+  const FloatVec cap(static_cast<float>(softcap));
+  map_vectors([&](FloatVec v) { return cap * fast_tanh(v); }, count, x, x);
+}
+inline void cap_scores(double softcap, int64_t count, double* x) {
+  for (int64_t i = 0; i < count; ++i) x[i] = softcap * std::tanh(x[i]);
+}
+
+/// Keys [begin, end) that some row sees.
+struct KeyRange {
+  int64_t begin = 0, end = 0;
+  int64_t count() const { return end - begin; }
+};
+
+/// Widens `range` by what a row of a mask over `keys` keys lets see.
+inline void widen_by_mask(const MaskRow& mask, int64_t keys, KeyRange& range) {
+  const auto widen = [&](const auto& is_hidden) {
+    int64_t begin = 0, end = keys;
+    while (end > range.end && is_hidden(end - 1)) --end;
+    while (begin < range.begin && is_hidden(begin)) ++begin;
+    range = {begin, end};
+  };
+  if (mask.dtype == DType::Bool) {
+    const bool* seen = reinterpret_cast<const bool*>(mask.data);
+    widen([&](int64_t i) { return !seen[i * mask.stride]; });
+    return;
+  }
+  dispatch_float(mask.dtype, [&]<class M> {
+    using C = ComputeOf<M>;
+    const M* added = reinterpret_cast<const M*>(mask.data);
+    widen([&](int64_t i) {
+      return static_cast<C>(computed(added[i * mask.stride])) ==
+             -std::numeric_limits<C>::infinity();
+    });
+  });
 }
 
 /// Random words of a row of scores.

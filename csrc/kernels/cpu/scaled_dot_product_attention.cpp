@@ -6,7 +6,9 @@
 // head belongs to one thread, in the gradient with all that share its keys. Masked parts of causal
 // scores are left out tile by tile. 16-bit operands are widened as they are packed. Bytes moved:
 // operands and results once, scores never. For so few queries as a step of generating text has,
-// keys and values are read as they lie.
+// keys and values are read as they lie. Inference reads no key behind the last one that a mask lets
+// see, so that a cache costs what it holds and its unwritten rows may be anything.
+#include <array>
 #include <limits>
 
 #include "kernels/cpu/attention_rows.h"
@@ -150,7 +152,10 @@ class Slice {
   Matrix operand(size_t i, int64_t head) const { return head_of<const T>(args_.in[i], head); }
   StridedMatrix<T> result(size_t i, int64_t head) const { return head_of<T>(args_.out[i], head); }
   Band band(Band causal) const { return settings_.causal ? causal : Band::None; }
-  C scale() const { return static_cast<C>(settings_.scale); }
+  C scale() const {
+    return static_cast<C>(settings_.softcap > 0 ? settings_.scale / settings_.softcap
+                                                : settings_.scale);
+  }
 
   /// Of `count` keys from `key` on, how many row `row` of the queries sees.
   int64_t seen(int64_t row, int64_t key, int64_t count) const {
@@ -160,17 +165,27 @@ class Slice {
   static void hide(int64_t seen, int64_t count, C* x) {
     std::fill(x + seen, x + std::min(count, seen + kTileRows), C(0));
   }
-  void mask(int64_t head, int64_t row, int64_t key, int64_t count, C* x) const {
-    if (at_.mask >= args_.in.size() || !args_.in[at_.mask].data) return;
+  /// Null data where there is no mask.
+  MaskRow mask_row(int64_t head, int64_t row, int64_t key) const {
+    if (!has_mask()) return {};
     const TensorView& mask = args_.in[at_.mask];
-    // Strides of batch, head, row and column, 0 where the mask is broadcast.
-    int64_t strides[4] = {};
-    for (int d = 0; d < mask.rank; ++d)
-      if (mask.sizes[d] != 1) strides[d + 4 - mask.rank] = mask.strides[d];
+    const auto strides = mask_strides();
     const int64_t offset = head / s_.heads * strides[0] + head % s_.heads * strides[1] +
                            row * strides[2] + key * strides[3];
     const char* data = mask.as<char>() + offset * static_cast<int64_t>(size_of(mask.dtype));
-    add_mask({data, mask.dtype, strides[3]}, count, x);
+    return {data, mask.dtype, strides[3]};
+  }
+  void mask(int64_t head, int64_t row, int64_t key, int64_t count, C* x) const {
+    if (has_mask()) add_mask(mask_row(head, row, key), count, x);
+  }
+  bool has_mask() const { return at_.mask < args_.in.size() && args_.in[at_.mask].data; }
+  /// Of batch, head, row and column, 0 where the mask is broadcast.
+  std::array<int64_t, 4> mask_strides() const {
+    const TensorView& mask = args_.in[at_.mask];
+    std::array<int64_t, 4> strides{};
+    for (int d = 0; d < mask.rank; ++d)
+      if (mask.sizes[d] != 1) strides[static_cast<size_t>(d + 4 - mask.rank)] = mask.strides[d];
+    return strides;
   }
   RowWords words(int64_t head, int64_t row, int64_t key) const {
     return {seed_, settings_.rng, static_cast<uint64_t>((head * s_.queries + row) * s_.keys + key)};
@@ -196,19 +211,25 @@ class ForwardSlice : Slice<T> {
 
   /// Heads [begin, end) of the queries.
   void run(int64_t begin, int64_t end) const {
-    int64_t packed = -1;
+    int64_t packed = -1, packed_keys = 0;
+    KeyRange keys{0, s_.keys};
     for (int64_t head = begin; head < end; ++head) {
+      if (head == begin || !shares_keys_with_last(head)) keys = visible(head);
       const int64_t key_head = head / s_.sharers();
       const auto k = this->operand(kForward.k, key_head), v = this->operand(kForward.v, key_head);
       if (s_.streams) {
-        stream(head, k, v);
+        stream(head, keys, k.row_range(keys.begin, keys.count()),
+               v.row_range(keys.begin, keys.count()));
         continue;
       }
-      if (key_head != packed) pack_panels<C>(k.transposed(), at(places_.k_columns));
-      if (key_head != packed && gives_y()) pack_panels<C>(v, at(places_.v_panels));
-      packed = key_head;
+      if (key_head != packed || keys.end != packed_keys) {
+        pack_panels<C>(k.row_range(0, keys.end).transposed(), at(places_.k_columns));
+        if (gives_y()) pack_panels<C>(v.row_range(0, keys.end), at(places_.v_panels));
+        packed = key_head;
+        packed_keys = keys.end;
+      }
       for (int64_t row = 0; row < s_.queries; row += s_.rows)
-        piece(head, row, std::min(s_.rows, s_.queries - row));
+        piece(head, row, std::min(s_.rows, s_.queries - row), keys.end);
     }
   }
 
@@ -216,46 +237,68 @@ class ForwardSlice : Slice<T> {
   /// A clone that is there for the statistics alone leaves y out.
   bool gives_y() const { return this->args_.out[0].data != nullptr; }
 
-  void piece(int64_t head, int64_t row, int64_t rows) const {
-    const int64_t stride = whole_vectors<C>(s_.keys), y_stride = whole_vectors<C>(s_.value_width);
+  /// Whether the mask lets a head see the keys that the head before it sees.
+  bool shares_keys_with_last(int64_t head) const {
+    return !this->has_mask() || (head % s_.heads != 0 && this->mask_strides()[1] == 0);
+  }
+  /// What some query sees; all keys where backward will read them, or if none is seen, which
+  /// `exponentials` tells from a NaN.
+  KeyRange visible(int64_t head) const {
+    const KeyRange all{0, s_.keys};
+    if (!this->has_mask() || this->args_.out[1].data) return all;
+    KeyRange range{s_.keys, 0};
+    const int64_t rows =
+        this->mask_strides()[2] == 0 ? std::min<int64_t>(s_.queries, 1) : s_.queries;
+    // The last row of a causal mask sees all that others see.
+    for (int64_t row = rows - 1; row >= 0 && range.count() < s_.keys; --row)
+      widen_by_mask(this->mask_row(head, row, 0), s_.keys, range);
+    return range.count() > 0 ? range : all;
+  }
+
+  void piece(int64_t head, int64_t row, int64_t rows, int64_t keys) const {
+    const int64_t stride = whole_vectors<C>(keys), y_stride = whole_vectors<C>(s_.value_width);
     C *q = at(places_.q), *scores = at(places_.scores), *y = at(places_.rows);
     copy_rows<C>(this->operand(kForward.q, head).row_range(row, rows), this->scale(), q, s_.width);
-    panel_product<C>({q, s_.width}, at(places_.k_columns), rows, s_.keys, s_.width, scores, stride,
+    panel_product<C>({q, s_.width}, at(places_.k_columns), rows, keys, s_.width, scores, stride,
                      false, this->band(Band::Columns), row);
     C inverses[kMostRows];
     for (int64_t i = 0; i < rows; ++i)
-      inverses[i] = exponentials_of(head, row + i, scores + i * stride);
+      inverses[i] = exponentials_of(head, row + i, {0, keys}, scores + i * stride);
     if (!gives_y()) return;
-    panel_product<C>({scores, stride}, at(places_.v_panels), rows, s_.value_width, s_.keys, y,
+    panel_product<C>({scores, stride}, at(places_.v_panels), rows, s_.value_width, keys, y,
                      y_stride, false, this->band(Band::Inner), row);
     write_rows<C>(y, y_stride, this->result(0, head).row_range(row, rows),
                   [&](int64_t i) { return inverses[i]; });
   }
 
-  void stream(int64_t head, const typename Base::Matrix& k, const typename Base::Matrix& v) const {
+  void stream(int64_t head, KeyRange keys, const typename Base::Matrix& k,
+              const typename Base::Matrix& v) const {
+    const int64_t count = keys.count();
     using Product = StreamedProduct<T, C>;
     C *q = at(places_.q), *scores = at(places_.scores), *y = at(places_.rows);
     copy_rows<C>(this->operand(kForward.q, head), this->scale(), q, s_.width);
-    const Product to_keys(s_.queries, s_.keys, s_.width);
+    const Product to_keys(s_.queries, count, s_.width);
     to_keys.run(0, to_keys.units(), {q, s_.queries, s_.width, s_.width}, k.transposed(), C(1),
                 false, scores);
     C inverses[Product::kMostRows];
     for (int64_t i = 0; i < s_.queries; ++i)
-      inverses[i] = exponentials_of(head, i, scores + i * s_.keys);
-    const Product to_values(s_.queries, s_.value_width, s_.keys);
-    to_values.run(0, to_values.units(), {scores, s_.queries, s_.keys, s_.keys}, v, C(1), false, y);
+      inverses[i] = exponentials_of(head, i, keys, scores + i * count);
+    const Product to_values(s_.queries, s_.value_width, count);
+    to_values.run(0, to_values.units(), {scores, s_.queries, count, count}, v, C(1), false, y);
     write_rows<C>(y, s_.value_width, this->result(0, head), [&](int64_t i) { return inverses[i]; });
   }
 
-  /// Returns the factor that makes them probabilities.
-  C exponentials_of(int64_t head, int64_t row, C* x) const {
-    const int64_t seen = this->seen(row, 0, s_.keys);
-    this->mask(head, row, 0, seen, x);
+  /// Of scores over `keys`; returns the factor that makes them probabilities.
+  C exponentials_of(int64_t head, int64_t row, KeyRange keys, C* x) const {
+    const int64_t seen = this->seen(row, keys.begin, keys.count());
+    if (this->settings_.softcap > 0) cap_scores(this->settings_.softcap, seen, x);
+    this->mask(head, row, keys.begin, seen, x);
     RowStatistics<C> statistics = exponentials(seen, x);
     if (this->settings_.nan_if_blind && statistics.inverse == 0 && seen > 0)
       statistics.inverse = std::numeric_limits<C>::quiet_NaN();
-    if (this->settings_.drops) drop_row(this->settings_, this->words(head, row, 0), seen, x);
-    this->hide(seen, s_.keys, x);
+    if (this->settings_.drops)
+      drop_row(this->settings_, this->words(head, row, keys.begin), seen, x);
+    this->hide(seen, keys.count(), x);
     if (this->args_.out[1].data) {
       const StridedMatrix<C> out = head_of<C>(this->args_.out[1], head).row_range(row, 1);
       out.data[0] = statistics.most;

@@ -30,6 +30,7 @@ class Finder {
     Value* k = attention_keys(graph_, parts);
     Value* mask = parts.seen ? mask_of(parts) : parts.mask;
     Attrs attrs{{"scale", parts.scale}, {"is_causal", int64_t{0}}, {"ratio", 0.0}};
+    if (parts.softcap > 0) attrs.set("softcap", parts.softcap);
     if (mask && !parts.guarded) attrs.set("nan_if_blind", int64_t{1});
     return emit(graph_, "ScaledDotProductAttention", {parts.q, k, parts.v, mask}, std::move(attrs));
   }

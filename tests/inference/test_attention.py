@@ -1,0 +1,132 @@
+"""Attention over masks and caches, of ONNX and of onnxruntime's own domain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ortmodule_py import InferenceSession
+from tests.inference.test_data_sizes import stock
+from tests.inference.test_operators_of_onnxruntime import MICROSOFT, Array, real, single
+from tests.inference.test_session import ONE_THREAD
+
+CAUSAL = np.tril(np.ones((12, 12), bool))
+FLOATS = np.where(CAUSAL, 0, -np.inf).astype("float32")
+BLIND = np.where(np.arange(12)[:, None] == 3, -np.inf, FLOATS).astype("float32")
+LEFT, RIGHT = (
+    np.where(seen, 0, -np.inf).astype("float32")[None].repeat(12, 0)
+    for seen in (np.arange(12) > 4, np.arange(12) < 7)
+)
+
+
+@pytest.mark.parametrize("softcap", [0.0, 2.0])
+@pytest.mark.parametrize("mask", [None, CAUSAL, FLOATS, BLIND, LEFT, RIGHT])
+def test_attention_with_a_mask_is_one_step(mask: Array | None, softcap: float) -> None:
+    operands = [real(2, 4, 12, 8, seed=seed) for seed in range(3)]
+    model, feeds = single("Attention", [*operands, mask], opset=23, fixed=True, softcap=softcap)
+    session = InferenceSession(model, ONE_THREAD)
+    np.testing.assert_allclose(
+        session.run(None, feeds)[0], stock(model).run(None, feeds)[0], rtol=1e-5, atol=1e-6
+    )
+    assert "Softmax" not in session.plan(feeds)
+
+
+def test_attention_in_16_bits_keeps_its_sums_in_32() -> None:
+    operands = [real(1, 2, 12, 8, seed=seed, dtype="float16") for seed in range(3)]
+    model, feeds = single("Attention", [*operands, FLOATS.astype("float16")], opset=23)
+    exact = InferenceSession(
+        single("Attention", [*(x.astype("float32") for x in operands), FLOATS], opset=23)[0]
+    )
+    wanted = exact.run(None, {name: x.astype("float32") for name, x in feeds.items()})[0]
+    got = InferenceSession(model, ONE_THREAD).run(None, feeds)[0]
+    np.testing.assert_allclose(got, wanted, rtol=1e-3, atol=1e-4)
+
+
+def grouped(
+    past: list[Array], total: int, chunk: int, dtype: str = "float32", **attributes: Any
+) -> tuple[bytes, dict[str, Any]]:
+    """GroupQueryAttention of 4 heads, 2 of keys, whose last `chunk` of `total` keys are new."""
+    width, angles = 16, np.arange(40)[:, None] / 3.0 ** np.arange(8)
+    tables = [np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)]
+    ends = [np.array([total - 1], "int32"), np.array(total, "int32")]
+    x = real(1, chunk, 8 * width, seed=total, dtype=dtype)
+    sink = attributes.pop("sink", None)
+    return single(
+        "GroupQueryAttention",
+        [x, None, None, *past, *ends, *tables, None, None, sink],
+        3,
+        domain=MICROSOFT,
+        num_heads=4,
+        kv_num_heads=2,
+        do_rotary=1,
+        **attributes,
+    )
+
+
+@pytest.mark.parametrize("chunk", [1, 5])
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {},
+        {"local_window_size": 3},
+        {"local_window_size": 6, "sliding_window_cache": 1},
+        {"softcap": 2.0},
+        {"smooth_softmax": 1},
+        {"sink": real(4)},
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_unwritten_rows_of_a_cache_may_be_anything(
+    attributes: dict[str, Any], chunk: int, dtype: str
+) -> None:
+    """A buffer for the longest text is seldom cleared when it is made."""
+    held = [real(1, 2, 20, 16, seed=seed, dtype=dtype) for seed in (5, 6)]
+    results = []
+    for unwritten in (0.0, np.nan):
+        past = [x.copy() for x in held]
+        for x in past:
+            x[:, :, 7:] = unwritten
+        model, feeds = grouped(past, 7 + chunk, chunk, dtype, **attributes)
+        results.append(InferenceSession(model, ONE_THREAD).run(None, feeds)[0])
+    np.testing.assert_array_equal(*results)
+    assert not np.isnan(results[0]).any()
+
+
+@pytest.mark.parametrize(
+    ("rows", "chunks"), [(4, (3, 1, 1, 9, 1)), (6, (1,) * 14), (9, (20, 7, 1))]
+)
+def test_a_cache_of_a_window(rows: int, chunks: tuple[int, ...]) -> None:
+    """GroupQueryAttention that drops what its window has left: rows of the cache behind the last key
+    have no meaning, all others are onnxruntime's."""
+    window = 4
+    past = [np.zeros((1, 2, rows, 16), "float32")] * 2
+    total = 0
+    for chunk in chunks:
+        total += chunk
+        model, feeds = grouped(past, total, chunk, local_window_size=window, sliding_window_cache=1)
+        wanted = stock(model).run(None, feeds)
+        got = InferenceSession(model, ONE_THREAD).run(None, feeds)
+        dropped = rows - window + 1
+        kept = total - -(-max(total - rows, 0) // dropped) * dropped
+        np.testing.assert_allclose(got[0], wanted[0], rtol=1e-5, atol=1e-5)
+        for ours, theirs in zip(got[1:], wanted[1:], strict=True):
+            np.testing.assert_allclose(ours[:, :, :kept], theirs[:, :, :kept], rtol=1e-5, atol=1e-5)
+        past = wanted[1:]
+
+
+def test_a_cache_smaller_than_its_window_is_refused() -> None:
+    past = [np.zeros((1, 2, 3, 16), "float32")] * 2
+    model, feeds = single(
+        "GroupQueryAttention",
+        [real(1, 1, 128), None, None, *past, np.array([0], "int32"), np.array(1, "int32")],
+        3,
+        domain=MICROSOFT,
+        num_heads=4,
+        kv_num_heads=2,
+        local_window_size=4,
+        sliding_window_cache=1,
+    )
+    with pytest.raises(RuntimeError, match="at least local_window_size rows, 4"):
+        InferenceSession(model, ONE_THREAD).run(None, feeds)
