@@ -59,6 +59,7 @@ class IdVector {
   auto end() const { return entries_.end(); }
 
   void clear() { entries_.clear(); }
+  void reserve(size_t size) { entries_.reserve(size); }
   void resize(size_t size, const T& value) { entries_.resize(size, value); }
   void resize(size_t size) { entries_.resize(size); }
   void assign(size_t size, const T& value) { entries_.assign(size, value); }

@@ -172,7 +172,7 @@ py::object timeline(CompiledPiece& piece, bool optimized, bool last) {
     const PlannedStorage& storage = plan->storages[live.storage];
     const Node* producer = live.producer;
     py::dict item;
-    item["name"] = storage.name;
+    item["name"] = storage.name.text();
     item["op"] = producer ? producer->op : "";
     item["module"] = producer ? producer->origin.module : "";
     item["source"] = producer ? producer->origin.source : "";

@@ -14,11 +14,14 @@
 
 namespace ortmodule {
 
+struct OpDef;
+
 /// Nodes that run as one step: a pointwise group or a single node. A view is listed, but runs no
 /// kernel.
 struct StepNodes {
   std::vector<Node*> nodes;
   bool pointwise = false;
+  const OpDef* op = nullptr;   // of find_forms(): the first node's
   size_t form = 0;             // of find_forms(); equal for steps that differ only in their tensors
   bool reads_symbols = false;  // of find_forms(): an attribute or a literal is symbolic
 };

@@ -6,6 +6,8 @@
 #include <ranges>
 #include <unordered_map>
 
+#include "ops/op_def.h"
+
 namespace ortmodule {
 namespace {
 
@@ -119,6 +121,7 @@ size_t find_forms(std::vector<StepNodes>& steps) {
   size_t forms = 0;
   std::unordered_map<size_t, std::vector<const StepNodes*>> known;  // one step of each form
   for (StepNodes& step : steps) {
+    step.op = &op_def(step.nodes.front()->op);
     step.reads_symbols =
         std::ranges::any_of(step.nodes, [](const Node* node) { return reads_symbols(*node); });
     std::vector<const StepNodes*>& alike = known[hash_of(step)];

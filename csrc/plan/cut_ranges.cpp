@@ -22,7 +22,7 @@ class RangeCutter {
         last_read_(plan.graph->inputs().size(), -1) {
     for (int s = 0; s < plan.step_count(); ++s) {
       const PlannedStep& step = plan.step(s);
-      for (const std::vector<TensorId>* tensors : {&step.in, &step.out})
+      for (const TensorList* tensors : {&step.in, &step.out})
         for (TensorId tensor : *tensors)
           if (tensor) last_touched_[plan.tensors[tensor].storage] = s;
     }

@@ -17,9 +17,8 @@ bool is_register(const Value& operand, const Node& node, const StepNodes& nodes)
 
 }  // namespace
 
-std::vector<TensorId> StepBuilder::operands_of(const StepNodes& nodes, Region region) {
-  std::vector<TensorId> in;
-  if (!nodes.pointwise) in.reserve(nodes.nodes.front()->inputs().size());
+TensorList StepBuilder::operands_of(const StepNodes& nodes, Region region) {
+  TensorList in;
   for (const Node* node : nodes.nodes)
     for (const Value* input : node->inputs()) {
       const bool read = input && !input->is_literal() && !is_register(*input, *node, nodes);
@@ -30,8 +29,8 @@ std::vector<TensorId> StepBuilder::operands_of(const StepNodes& nodes, Region re
   return in;
 }
 
-void StepBuilder::fill_operands(const StepNodes& nodes, StepFacts& facts,
-                                const std::vector<TensorId>& in, Region region) {
+void StepBuilder::fill_operands(const StepNodes& nodes, StepFacts& facts, const TensorList& in,
+                                Region region) {
   facts.nodes.reserve(nodes.nodes.size());
   for (const Node* node : nodes.nodes) {
     NodeFacts& n = facts.nodes.emplace_back();
@@ -57,16 +56,15 @@ void StepBuilder::fill_operands(const StepNodes& nodes, StepFacts& facts,
         ref.index = static_cast<int>(member - nodes.nodes.begin());
       } else {
         ref.kind = OperandRef::Kind::Input;
-        const auto known = nodes.pointwise ? std::ranges::find(in, tensor_of(input, region))
-                                           : in.begin() + static_cast<ptrdiff_t>(place);
+        const auto known =
+            nodes.pointwise ? std::ranges::find(in, tensor_of(input, region)) : in.begin() + place;
         ref.index = static_cast<int>(known - in.begin());
       }
     }
   }
 }
 
-StepFacts StepBuilder::make_facts(const StepNodes& nodes, const std::vector<TensorId>& in,
-                                  Region region) {
+StepFacts StepBuilder::make_facts(const StepNodes& nodes, const TensorList& in, Region region) {
   StepFacts facts;
   facts.threads = request_.threads;
   fill_operands(nodes, facts, in, region);
@@ -182,14 +180,18 @@ void StepBuilder::add_kernel_step(const StepNodes& nodes, Region region) {
   if (!workspace_bytes) workspace_bytes = plan_alone(nodes, step);
   add_results(nodes, step);
   if (*workspace_bytes > 0)
-    step.workspace_storage =
-        new_temporary(region, *workspace_bytes, "workspace of " + nodes.nodes.front()->op);
+    step.workspace_storage = new_temporary(
+        region, *workspace_bytes, {&nodes.nodes.front()->op, StorageName::Kind::Workspace});
   plan_.steps.push_back(std::move(step));
 }
 
 void StepBuilder::take_steps_of(const Plan* earlier) {
   const bool same_graph = earlier && earlier->graph == lowered_.graph;
-  if (same_graph && lowered_.edges.empty()) earlier_ = earlier;
+  if (!same_graph) return;
+  plan_.tensors.reserve(earlier->tensors.size());
+  plan_.storages.reserve(earlier->storages.size());
+  plan_.steps.reserve(earlier->steps.size());
+  if (lowered_.edges.empty()) earlier_ = earlier;
 }
 
 std::optional<int64_t> StepBuilder::plan_as_before(const StepNodes& nodes, PlannedStep& step) {
@@ -289,7 +291,7 @@ void StepBuilder::add_results(const StepNodes& nodes, PlannedStep& step) {
       const bool left_out = (step.kernel->allocates_outputs || step.kernel->leaves_out_unused) &&
                             !step.facts->nodes[n].output_used[o];
       const StorageId storage = new_temporary(
-          step.region, left_out ? 0 : storage_bytes(facts.layout, output->dtype), output->name);
+          step.region, left_out ? 0 : storage_bytes(facts.layout, output->dtype), {&output->name});
       const TensorId tensor = new_tensor(output, output->dtype, facts.layout, storage);
       tensor_of_value_[output] = tensor;
       plan_.storages[storage].kernel_allocated = step.kernel->allocates_outputs;

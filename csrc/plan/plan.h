@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/short_list.h"
 #include "base/typed_id.h"
 #include "ir/graph.h"
 #include "kernels/kernel.h"
@@ -42,6 +43,20 @@ struct PlannedBuffer {
   bool returned() const { return kind == BufferKind::Output || kind == BufferKind::Gradient; }
 };
 
+/// What a storage is called: by its first value, or by the op that works in it. The graph of the
+/// plan has the texts.
+struct StorageName {
+  enum class Kind : uint8_t { Value, Copy, Workspace };
+  const std::string* of = nullptr;
+  Kind kind = Kind::Value;
+
+  std::string text() const {
+    if (!of) return {};
+    if (kind == Kind::Workspace) return "workspace of " + *of;
+    return kind == Kind::Copy ? *of + " copied" : *of;
+  }
+};
+
 /// Memory that one or more tensors view.
 struct PlannedStorage {
   enum class Role : uint8_t { Argument, Output, Gradient, Saved, Forward, Backward, Host };
@@ -56,7 +71,7 @@ struct PlannedStorage {
   /// A saved activation whose memory backward reuses for a gradient. It has a buffer of its own,
   /// which can be returned to the caller.
   bool becomes_gradient = false;
-  std::string name;  // of its first value
+  StorageName name;
 };
 
 /// A tensor of the plan; views share a storage.
@@ -67,14 +82,16 @@ struct PlannedTensor {
   StorageId storage;
 };
 
+using TensorList = ShortList<TensorId, 4>;
+
 struct PlannedStep {
-  std::vector<const Node*> nodes;  // empty for a copy or a wait that the plan inserted
+  ShortList<const Node*, 2> nodes;  // empty for a copy or a wait that the plan inserted
   Region region = Region::Forward;
   const KernelDef* kernel = nullptr;  // its op is "Contiguous" for a copy that the plan inserted
   std::shared_ptr<const void> prepared;
   std::shared_ptr<const StepFacts> facts;  // one for steps that are alike, as in repeated layers
-  std::vector<TensorId> in;                // none for an absent operand
-  std::vector<TensorId> out;
+  TensorList in;                           // none for an absent operand
+  TensorList out;
   StorageId workspace_storage;
   int64_t library_bytes = 0;  // allocated by the kernel's library while it runs
   size_t range = 0;           // of backward; 0 runs first
@@ -89,6 +106,8 @@ struct PlannedGradient {
 
 struct Plan {
   std::shared_ptr<const Graph> graph;  // lowered; steps point into it
+  /// Of the plan whose forward a backward plan continues, into which its storages point.
+  std::shared_ptr<const Graph> forward_graph;
   std::vector<PlannedStep> steps;
   int forward_steps = 0;  // steps[0, forward_steps) are forward
   IdVector<TensorId, PlannedTensor> tensors;

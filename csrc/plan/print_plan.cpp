@@ -27,7 +27,7 @@ std::string operand_text(const Plan& plan, TensorId tensor) {
   const PlannedTensor& t = plan.tensors[tensor];
   const PlannedStorage& storage = plan.storages[t.storage];
   std::ostringstream out;
-  out << (t.value ? t.value->name : storage.name) << "@b" << storage.buffer << "+"
+  out << (t.value ? t.value->name : storage.name.text()) << "@b" << storage.buffer << "+"
       << storage.offset_bytes;
   return out.str();
 }

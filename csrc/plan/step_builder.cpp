@@ -29,10 +29,9 @@ void check_sizes(const Value& value, const Sizes& sizes) {
   for (int64_t size : sizes) {
     ORTM_CHECK(size >= 0, "[plan] sizes must not be negative, but found ", size, " in ",
                value.name);
-    const bool fits = count <= kMostElements / std::max<int64_t>(size, 1);
-    ORTM_CHECK(fits, "[plan] a tensor must have at most ", kMostElements, " elements, but found ",
-               value.name, " with a size of ", size);
-    count *= std::max<int64_t>(size, 1);
+    const bool fits = !__builtin_mul_overflow(count, std::max<int64_t>(size, 1), &count);
+    ORTM_CHECK(fits && count <= kMostElements, "[plan] a tensor must have at most ", kMostElements,
+               " elements, but found ", value.name, " with a size of ", size);
   }
 }
 
@@ -60,6 +59,7 @@ StepBuilder::StepBuilder(Plan& plan, const Plan& base, const Lowered& lowered,
   for (TensorId tensor : base.tensors.ids() | std::views::drop(plan_.tensors.size()))
     plan_.tensors.add(base.tensors[tensor]);
   plan_.storages = base.storages;
+  plan_.forward_graph = base.graph;
   for (PlannedStorage& storage : plan_.storages) {
     const bool of_backward = storage.role == PlannedStorage::Role::Gradient ||
                              storage.role == PlannedStorage::Role::Backward;
@@ -115,7 +115,7 @@ void StepBuilder::bind_arguments() {
                " must have the sizes it was captured with");
     layout.offset = 0;
     const StorageId storage = new_storage(PlannedStorage::Role::Argument,
-                                          storage_bytes(layout, value->dtype), value->name);
+                                          storage_bytes(layout, value->dtype), {&value->name});
     plan_.storages[storage].index = i;
     tensor_of_value_[value] = new_tensor(value, value->dtype, std::move(layout), storage);
   }
@@ -130,8 +130,7 @@ const Sizes& StepBuilder::sizes_of(const Value* value) {
   return *sizes;
 }
 
-StorageId StepBuilder::new_storage(PlannedStorage::Role role, int64_t bytes,
-                                   const std::string& name) {
+StorageId StepBuilder::new_storage(PlannedStorage::Role role, int64_t bytes, StorageName name) {
   PlannedStorage storage;
   storage.role = role;
   storage.bytes = bytes;
@@ -139,7 +138,7 @@ StorageId StepBuilder::new_storage(PlannedStorage::Role role, int64_t bytes,
   return plan_.storages.add(std::move(storage));
 }
 
-StorageId StepBuilder::new_temporary(Region region, int64_t bytes, const std::string& name) {
+StorageId StepBuilder::new_temporary(Region region, int64_t bytes, StorageName name) {
   const bool forward = region == Region::Forward;
   return new_storage(forward ? PlannedStorage::Role::Forward : PlannedStorage::Role::Backward,
                      bytes, name);
@@ -191,9 +190,8 @@ void StepBuilder::build_backward() {
 }
 
 void StepBuilder::add_step(const StepNodes& nodes, Region region) {
-  const Node& first = *nodes.nodes.front();
-  if (op_def(first.op).kind == OpKind::View) {
-    add_view(first, region);
+  if (nodes.op->kind == OpKind::View) {
+    add_view(nodes, region);
   } else {
     add_kernel_step(nodes, region);
   }
@@ -205,9 +203,12 @@ void StepBuilder::add_step(const StepNodes& nodes, Region region) {
   }
 }
 
-void StepBuilder::add_view(const Node& node, Region region) {
-  const OpDef& def = op_def(node.op);
-  const Attrs attrs = node.attrs.resolve(request_.symbols);
+void StepBuilder::add_view(const StepNodes& nodes, Region region) {
+  const OpDef& def = *nodes.op;
+  const Node& node = *nodes.nodes.front();
+  std::optional<Attrs> resolved;
+  if (nodes.reads_symbols) resolved = node.attrs.resolve(request_.symbols);
+  const Attrs& attrs = resolved ? *resolved : node.attrs;
   TensorId source = tensor_of(node.input(0), region);
   for (size_t i = 0; i < node.outputs().size(); ++i) {
     const Value* output = node.output(i);
@@ -252,7 +253,7 @@ TensorId StepBuilder::copy_to(TensorId tensor, const Layout& layout, Region regi
   }
   if (!storage)
     storage = new_temporary(region, storage_bytes(layout, source.dtype),
-                            plan_.storages[source.storage].name + " copied");
+                            {plan_.storages[source.storage].name.of, StorageName::Kind::Copy});
   step.in.push_back(tensor);
   const TensorId result = new_tensor(nullptr, source.dtype, layout, storage);
   step.out.push_back(result);
@@ -290,7 +291,7 @@ TensorId StepBuilder::contiguous_copy(TensorId tensor, Region region, const std:
 }
 
 void StepBuilder::note_copy(StorageId storage, const std::string& why) {
-  plan_.notes.push_back(str("copy of ", plan_.storages[storage].name, ": ", why));
+  plan_.notes.push_back(str("copy of ", plan_.storages[storage].name.text(), ": ", why));
 }
 
 // --- results ------------------------------------------------------------------------------------

@@ -36,10 +36,10 @@ class StepBuilder {
  private:
   void bind_arguments();
   void add_step(const StepNodes& nodes, Region region);
-  void add_view(const Node& node, Region region);
+  void add_view(const StepNodes& nodes, Region region);
   void add_kernel_step(const StepNodes& nodes, Region region);
   /// The operands of a step: by position, of a group each once.
-  std::vector<TensorId> operands_of(const StepNodes& nodes, Region region);
+  TensorList operands_of(const StepNodes& nodes, Region region);
   /// Takes kernel and facts of an earlier step of the same form whose operands have the same
   /// layouts. Returns the bytes of its workspace, or nothing if there is no such step.
   std::optional<int64_t> plan_as_before(const StepNodes& nodes, PlannedStep& step);
@@ -52,9 +52,8 @@ class StepBuilder {
                 const StepNodes& nodes, const PlannedStep& step);
   /// Returns the bytes of the workspace.
   int64_t plan_alone(const StepNodes& nodes, PlannedStep& step);
-  StepFacts make_facts(const StepNodes& nodes, const std::vector<TensorId>& in, Region region);
-  void fill_operands(const StepNodes& nodes, StepFacts& facts, const std::vector<TensorId>& in,
-                     Region region);
+  StepFacts make_facts(const StepNodes& nodes, const TensorList& in, Region region);
+  void fill_operands(const StepNodes& nodes, StepFacts& facts, const TensorList& in, Region region);
   void choose_output_layouts(const StepNodes& nodes, const KernelDef& kernel, StepFacts& facts);
   /// Copies the operands whose layouts the kernel does not take. Returns the layouts of all before,
   /// or none if none was copied.
@@ -62,10 +61,10 @@ class StepBuilder {
   void copy_operand(PlannedStep& step, size_t i);
   void choose_kernel(PlannedStep& step, const StepFacts& facts, const StepNodes& nodes);
   void add_results(const StepNodes& nodes, PlannedStep& step);
-  StorageId new_temporary(Region region, int64_t bytes, const std::string& name);
+  StorageId new_temporary(Region region, int64_t bytes, StorageName name);
 
   TensorId tensor_of(const Value* value, Region region);
-  StorageId new_storage(PlannedStorage::Role role, int64_t bytes, const std::string& name);
+  StorageId new_storage(PlannedStorage::Role role, int64_t bytes, StorageName name);
   TensorId new_tensor(const Value* value, DType dtype, Layout layout, StorageId storage);
   /// For backward: `tensor`, or its value before the run if it aliases a mutated argument.
   TensorId with_old_content(TensorId tensor);

@@ -21,7 +21,7 @@ ProgramOperand operand_of(const Plan& plan, TensorId tensor) {
   operand.offset_bytes =
       storage.offset_bytes + t.layout.offset * static_cast<int64_t>(size_of(t.dtype));
   // Empty tensors and unused outputs have no memory.
-  ORTM_ASSERT(storage.buffer || storage.bytes == 0, "storage of ", storage.name, " has no buffer");
+  ORTM_ASSERT(storage.buffer || storage.bytes == 0, "storage of ", storage.name.text(), " has no buffer");
   return operand;
 }
 
@@ -35,7 +35,7 @@ bool is_kept_for_backward(const PlannedBuffer& buffer) {
 
 void Program::add_step(const PlannedStep& planned) {
   ProgramStep& step = steps.emplace_back();
-  const auto list = [&](const std::vector<TensorId>& tensors) {
+  const auto list = [&](const TensorList& tensors) {
     const size_t first = operands_.size();
     for (TensorId tensor : tensors) operands_.push_back(operand_of(*plan, tensor));
     return std::span<const ProgramOperand>(operands_).subspan(first);

@@ -15,7 +15,7 @@ py::dict plan_timeline(const Plan& plan) {
   for (const TimelineItem& live : timeline_of(plan)) {
     const PlannedStorage& storage = plan.storages[live.storage];
     py::dict item;
-    item["name"] = storage.name;
+    item["name"] = storage.name.text();
     item["op"] = live.producer ? live.producer->op : "workspace";
     item["node"] = live.producer ? live.producer->origin.module : "";
     item["bytes"] = live.bytes;
