@@ -290,6 +290,7 @@ Lowered lowered(const Graph& graph, Device device, const MemoryDecisions& decisi
   place_host_copies(backward_steps, to_device);
   for (StepNodes& step : backward_steps) made.steps.push_back(std::move(step));
   made.forms = find_forms(made.steps);
+  find_symbols(made);
   return made;
 }
 

@@ -2,6 +2,7 @@
 // kernel are replaced by their bodies, identities are removed, and pointwise ops are grouped.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -24,6 +25,9 @@ struct StepNodes {
   const OpDef* op = nullptr;   // of find_forms(): the first node's
   size_t form = 0;             // of find_forms(); equal for steps that differ only in their tensors
   bool reads_symbols = false;  // of find_forms(): an attribute or a literal is symbolic
+  /// Of find_symbols(): a bit for each symbol of the graph that sizes of results, attributes or
+  /// literals mention; all bits where they are too many to tell.
+  uint64_t symbols = ~uint64_t{0};
 };
 
 struct Lowered {
@@ -31,7 +35,8 @@ struct Lowered {
   std::shared_ptr<Graph> graph;
   std::vector<StepNodes> steps;  // forward steps first
   size_t forward_steps = 0;
-  size_t forms = 0;  // of steps
+  size_t forms = 0;                  // of steps
+  std::vector<std::string> symbols;  // of find_symbols(): by bit
   /// Values of the graph that was lowered, by name, whose place another value has taken: bodies and
   /// identities.
   std::unordered_map<std::string, std::string> replaced;

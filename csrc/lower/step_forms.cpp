@@ -109,7 +109,59 @@ size_t hash_of(const StepNodes& step) {
   return hash;
 }
 
+/// Passes the symbolic sizes of an attribute to `take`; returns false if it has a graph instead.
+template <class Take>
+bool visit_sizes(const Attr& attr, const Take& take) {
+  if (const auto* dim = std::get_if<DimExpr>(&attr)) take(*dim);
+  if (const auto* dims = std::get_if<Dims>(&attr)) std::ranges::for_each(*dims, take);
+  return !std::holds_alternative<std::shared_ptr<const Graph>>(attr);
+}
+
+/// The bits of the symbols that a node's results, attributes and literals mention.
+class SymbolBits {
+ public:
+  explicit SymbolBits(std::vector<std::string>& names) : names_(names) {}
+
+  uint64_t of(const Node& node) {
+    bits_ = 0;
+    const auto take = [&](const DimExpr& dim) { add(dim); };
+    for (const Value* output : node.outputs()) std::ranges::for_each(output->dims, take);
+    for (const auto& [name, attr] : node.attrs.entries())
+      if (!visit_sizes(attr, take)) bits_ = kAll;
+    for (const Value* input : node.inputs())
+      if (is_symbolic(input)) add(std::get<DimExpr>(input->literal()));
+    return bits_;
+  }
+
+ private:
+  static constexpr uint64_t kAll = ~uint64_t{0};
+
+  void add(const DimExpr& dim) {
+    if (dim.is_constant()) return;
+    std::vector<std::string> mentioned;
+    dim.collect_symbols(mentioned);
+    for (std::string& name : mentioned) {
+      const auto known = std::ranges::find(names_, name);
+      const auto bit = static_cast<size_t>(known - names_.begin());
+      if (known == names_.end()) names_.push_back(std::move(name));
+      bits_ |= bit < 64 ? uint64_t{1} << bit : kAll;
+    }
+  }
+
+  std::vector<std::string>& names_;
+  uint64_t bits_ = 0;
+};
+
 }  // namespace
+
+void find_symbols(Lowered& lowered) {
+  lowered.symbols.clear();
+  SymbolBits bits(lowered.symbols);
+  for (StepNodes& step : lowered.steps) {
+    step.symbols = 0;
+    for (const Node* node : step.nodes) step.symbols |= bits.of(*node);
+  }
+}
 
 bool stays_inside(const Value& output, const StepNodes& nodes) {
   return !output.is_graph_output() && std::ranges::all_of(output.uses(), [&](const Use& use) {

@@ -12,6 +12,10 @@ namespace ortmodule {
 /// results that are read outside of them. Sizes and layouts of their operands may differ.
 size_t find_forms(std::vector<StepNodes>& steps);
 
+/// Sets `symbols` of the graph and of each step, by which a plan of other sizes finds the steps
+/// that differ.
+void find_symbols(Lowered& lowered);
+
 /// Whether a result of a pointwise group is read by nodes of the group alone.
 bool stays_inside(const Value& output, const StepNodes& nodes);
 

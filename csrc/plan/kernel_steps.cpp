@@ -5,6 +5,7 @@
 #include "lower/step_forms.h"
 #include "ops/op_def.h"
 #include "plan/step_builder.h"
+#include "plan/step_layouts.h"
 
 namespace ortmodule {
 namespace {
@@ -92,38 +93,6 @@ StepFacts StepBuilder::make_facts(const StepNodes& nodes, const TensorList& in, 
   return facts;
 }
 
-void StepBuilder::choose_output_layouts(const StepNodes& nodes, const KernelDef& kernel,
-                                        StepFacts& facts) {
-  if (!nodes.pointwise) {
-    if (!kernel.output_strides) return;
-    const std::vector<Sizes> strides = kernel.output_strides(facts);
-    for (size_t i = 0; i < strides.size() && i < facts.outputs.size(); ++i)
-      facts.outputs[i].layout.strides = strides[i];
-    return;
-  }
-  // Like TensorIterator: a result has the dimension order of its first operand of full size. Each
-  // node of a group is treated alone, so that a recomputed value has its original layout in any
-  // group.
-  std::vector<Layout> results;
-  for (const NodeFacts& node : facts.nodes) {
-    Layout result = contiguous_layout(node.output_sizes[0]);
-    for (const OperandRef& ref : node.inputs) {
-      if (ref.kind != OperandRef::Kind::Input && ref.kind != OperandRef::Kind::Register) continue;
-      const auto at = static_cast<size_t>(ref.index);
-      const Layout& operand =
-          ref.kind == OperandRef::Kind::Input ? facts.inputs[at].layout : results[at];
-      if (operand.sizes != result.sizes) continue;
-      if (!is_dense(operand) && !is_channels_last_slice(operand)) continue;
-      result.strides = strides_like(result.sizes, operand);
-      break;
-    }
-    if (node.outputs[0] >= 0)
-      facts.outputs[static_cast<size_t>(node.outputs[0])].layout.strides = result.strides;
-    edges_->found(nodes.nodes[results.size()]->output(), result, plan_);
-    results.push_back(std::move(result));
-  }
-}
-
 void StepBuilder::choose_kernel(PlannedStep& step, const StepFacts& facts, const StepNodes& nodes) {
   std::string why;
   const std::string& op = nodes.nodes.front()->op;
@@ -135,29 +104,12 @@ void StepBuilder::choose_kernel(PlannedStep& step, const StepFacts& facts, const
                   node.origin.module, ", ", node.origin.source, "): ", why));
 }
 
-namespace {
-
-bool fits(const Layout& layout, LayoutRule rule) {
-  switch (rule) {
-    case LayoutRule::Any: return true;
-    case LayoutRule::InnerContiguous: return is_inner_contiguous(layout) || is_contiguous(layout);
-    case LayoutRule::Matrix: return is_matrix(layout) || is_contiguous(layout);
-    case LayoutRule::MemoryFormat: return is_contiguous(layout) || is_channels_last(layout);
-    case LayoutRule::Contiguous: return is_contiguous(layout);
-  }
-  return false;
-}
-
-}  // namespace
-
 std::vector<Layout> StepBuilder::conform_operands(PlannedStep& step, StepFacts& facts) {
   std::vector<Layout> given;
   for (size_t i = 0; i < step.in.size(); ++i) {
     if (!step.in[i]) continue;
     const Layout layout = plan_.tensors[step.in[i]].layout;
-    const auto& rules = step.kernel->input_rules;
-    const LayoutRule rule = i < rules.size() ? rules[i] : step.kernel->layout;
-    if (fits(layout, rule)) continue;
+    if (takes_layout(*step.kernel, i, layout)) continue;
     if (given.empty())
       for (const OperandFacts& operand : facts.inputs) given.push_back(operand.layout);
     copy_operand(step, i);
@@ -174,6 +126,7 @@ void StepBuilder::copy_operand(PlannedStep& step, size_t i) {
 void StepBuilder::add_kernel_step(const StepNodes& nodes, Region region) {
   PlannedStep step;
   step.nodes.assign(nodes.nodes.begin(), nodes.nodes.end());
+  step.lowered = number_of(nodes);
   step.region = region;
   step.in = operands_of(nodes, region);
   std::optional<int64_t> workspace_bytes = plan_as_before(nodes, step);
@@ -266,7 +219,9 @@ int64_t StepBuilder::plan_alone(const StepNodes& nodes, PlannedStep& step) {
   // Copies are steps of their own, before this one.
   std::vector<Layout> given = conform_operands(step, facts);
   if (!given.empty()) choose_kernel(step, facts, nodes);
-  choose_output_layouts(nodes, *step.kernel, facts);
+  const std::vector<Layout> results = choose_output_layouts(nodes.pointwise, *step.kernel, facts);
+  for (size_t n = 0; n < results.size(); ++n)
+    edges_->found(nodes.nodes[n]->output(), results[n], plan_);
   if (step.kernel->library_bytes)
     step.library_bytes = static_cast<int64_t>(step.kernel->library_bytes(facts));
   if (step.kernel->inexact) plan_.exact = false;

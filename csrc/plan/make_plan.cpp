@@ -4,6 +4,7 @@
 #include "plan/host_copies.h"
 #include "plan/lifetimes.h"
 #include "plan/place_storages.h"
+#include "plan/replan.h"
 #include "plan/replay.h"
 #include "plan/reuse_in_place.h"
 #include "plan/step_builder.h"
@@ -30,11 +31,17 @@ void finish(Plan& plan, const Plan* base, bool keep_saved, const MachineRates& r
 
 std::shared_ptr<Plan> make_plan(const Lowered& lowered, const PlanRequest& request,
                                 const Plan* earlier) {
+  if (earlier)
+    if (const Replanned made = replan(lowered, request, *earlier); made.plan) {
+      if (made.moves) finish(*made.plan, nullptr, false, request.rates, request.placement);
+      return made.plan;
+    }
   auto plan = std::make_shared<Plan>();
   StepBuilder builder(*plan, lowered, request);
   builder.take_steps_of(earlier);
   builder.build_forward();
   builder.build_backward();
+  keep_draft(*plan, lowered);
   finish(*plan, nullptr, false, request.rates, request.placement);
   return plan;
 }

@@ -85,6 +85,8 @@ struct PlannedTensor {
 using TensorList = ShortList<TensorId, 4>;
 
 struct PlannedStep {
+  static constexpr uint32_t kInserted = ~uint32_t{0};
+
   ShortList<const Node*, 2> nodes;  // empty for a copy or a wait that the plan inserted
   Region region = Region::Forward;
   const KernelDef* kernel = nullptr;  // its op is "Contiguous" for a copy that the plan inserted
@@ -93,8 +95,29 @@ struct PlannedStep {
   TensorList in;                           // none for an absent operand
   TensorList out;
   StorageId workspace_storage;
-  int64_t library_bytes = 0;  // allocated by the kernel's library while it runs
-  size_t range = 0;           // of backward; 0 runs first
+  int64_t library_bytes = 0;     // allocated by the kernel's library while it runs
+  size_t range = 0;              // of backward; 0 runs first
+  uint32_t lowered = kInserted;  // step of the lowered graph
+};
+
+/// A result of a view, which is no step.
+struct PlannedView {
+  TensorId source;
+  TensorId result;
+  uint32_t lowered = 0;  // step of the lowered graph
+  uint32_t output = 0;   // of its node
+};
+
+/// What memory planning changes, as it was before: from there the plan of other sizes continues.
+/// Kept by plans of sessions alone.
+struct PlanDraft {
+  struct Storage {
+    PlannedStorage::Role role = PlannedStorage::Role::Forward;
+    size_t index = 0;
+    int64_t bytes = 0;
+  };
+  IdVector<TensorId, StorageId> storage_of;
+  IdVector<StorageId, Storage> storages;
 };
 
 /// A gradient that the backward pass returns.
@@ -113,6 +136,8 @@ struct Plan {
   IdVector<TensorId, PlannedTensor> tensors;
   IdVector<StorageId, PlannedStorage> storages;
   IdVector<BufferId, PlannedBuffer> buffers;
+  std::vector<PlannedView> views;  // in the order of their results
+  PlanDraft draft;
   std::vector<TensorId> output_tensors;  // by GraphOutput::index
   std::vector<PlannedGradient> gradients;
   std::vector<size_t> saved_arguments;    // graph inputs that backward reads

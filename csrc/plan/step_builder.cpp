@@ -9,14 +9,6 @@
 namespace ortmodule {
 namespace {
 
-// Strides matter only where a dimension has more than one element.
-bool same_strides(const Layout& layout, const Sizes& wanted) {
-  if (element_count(layout.sizes) == 0) return true;
-  for (size_t i = 0; i < wanted.size(); ++i)
-    if (layout.sizes[i] > 1 && layout.strides[i] != wanted[i]) return false;
-  return true;
-}
-
 /// The forward output, or the graph input of a gradient or mutation.
 size_t position(const GraphOutput& output) { return static_cast<size_t>(output.index); }
 
@@ -36,6 +28,13 @@ void check_sizes(const Value& value, const Sizes& sizes) {
 }
 
 }  // namespace
+
+bool same_strides(const Layout& layout, const Sizes& wanted) {
+  if (element_count(layout.sizes) == 0) return true;
+  for (size_t i = 0; i < wanted.size(); ++i)
+    if (layout.sizes[i] > 1 && layout.strides[i] != wanted[i]) return false;
+  return true;
+}
 
 StepBuilder::StepBuilder(Plan& plan, const Lowered& lowered, const PlanRequest& request)
     : plan_(plan),
@@ -221,8 +220,10 @@ void StepBuilder::add_view(const StepNodes& nodes, Region region) {
       layout = def.view(in, attrs, sizes, i);
       ORTM_ASSERT(layout, "no view of a contiguous tensor for ", node.op);
     }
-    tensor_of_value_[output] =
+    const TensorId result =
         new_tensor(output, output->dtype, std::move(*layout), plan_.tensors[source].storage);
+    tensor_of_value_[output] = result;
+    plan_.views.push_back({source, result, number_of(nodes), static_cast<uint32_t>(i)});
   }
 }
 

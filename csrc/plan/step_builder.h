@@ -20,6 +20,10 @@ inline Layout contiguous_layout(const Sizes& sizes) {
   return {sizes, contiguous_strides(sizes), 0};
 }
 
+/// Whether a layout has those strides, which matter only where a dimension has more than one
+/// element.
+bool same_strides(const Layout& layout, const Sizes& wanted);
+
 class StepBuilder {
  public:
   /// Fills an empty plan with the arguments.
@@ -37,6 +41,9 @@ class StepBuilder {
   void bind_arguments();
   void add_step(const StepNodes& nodes, Region region);
   void add_view(const StepNodes& nodes, Region region);
+  uint32_t number_of(const StepNodes& nodes) const {
+    return static_cast<uint32_t>(&nodes - lowered_.steps.data());
+  }
   void add_kernel_step(const StepNodes& nodes, Region region);
   /// The operands of a step: by position, of a group each once.
   TensorList operands_of(const StepNodes& nodes, Region region);
@@ -54,7 +61,6 @@ class StepBuilder {
   int64_t plan_alone(const StepNodes& nodes, PlannedStep& step);
   StepFacts make_facts(const StepNodes& nodes, const TensorList& in, Region region);
   void fill_operands(const StepNodes& nodes, StepFacts& facts, const TensorList& in, Region region);
-  void choose_output_layouts(const StepNodes& nodes, const KernelDef& kernel, StepFacts& facts);
   /// Copies the operands whose layouts the kernel does not take. Returns the layouts of all before,
   /// or none if none was copied.
   std::vector<Layout> conform_operands(PlannedStep& step, StepFacts& facts);

@@ -50,12 +50,13 @@ SymbolValues SymbolBinder::bind(const CallShapes& call, bool only_planned) const
     ORTM_CHECK(sizes.size() == value.rank(), "[forward] argument ", value.name, " must have rank ",
                value.rank(), ", but found ", sizes.size());
     for (size_t d = 0; d < sizes.size(); ++d) {
+      const DimExpr& dim = value.dims[d];
       std::string symbol;
-      if (value.dims[d].is_symbol(&symbol)) {
+      if (dim.is_constant()) {
+        ORTM_CHECK(dim.value() == sizes[d], "[forward] argument ", value.name, " must have size ",
+                   dim, " in dim ", d, ", but found ", sizes[d]);
+      } else if (dim.is_symbol(&symbol)) {
         values.bind(symbol, sizes[d]);
-      } else if (value.dims[d].is_constant()) {
-        ORTM_CHECK(value.dims[d].value() == sizes[d], "[forward] argument ", value.name,
-                   " must have size ", value.dims[d], " in dim ", d, ", but found ", sizes[d]);
       }
     }
   }
