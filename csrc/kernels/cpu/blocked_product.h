@@ -63,6 +63,36 @@ struct ProductTile {
                                    adds);
   }
 
+  /// Panels that `multiply_abreast` reads at a time.
+  static constexpr int kAbreast = 4;
+
+  /// The same, with the same bits, of one row and panels `inner` vectors apart, side by side: they
+  /// come from memory, and a processor fetches ahead in each of several streams, but within pages.
+  template <class Panel>
+  static void multiply_abreast(const C* left, int64_t left_stride, const Panel* panels,
+                               int64_t inner, C* y, bool adds) {
+    using V = VecOf<C>;
+    constexpr int kVectors = 2 * kAbreast;
+    constexpr int64_t kAhead = 2048 / sizeof(Panel);
+    V sums[kVectors];
+    ORTM_UNROLL
+    for (int v = 0; v < kVectors; ++v) sums[v] = V(C(0));
+    for (int64_t k = 0; k < inner; ++k, left += left_stride, panels += 2 * V::kCount) {
+      const V factor(*left);
+      ORTM_UNROLL
+      for (int v = 0; v < kVectors; ++v) {
+        const Panel* from = panels + (v / 2 * inner * 2 + v % 2) * V::kCount;
+        __builtin_prefetch(from + kAhead, 0, 2);
+        sums[v] = multiply_add(factor, load_wide<V>(from), sums[v]);
+      }
+    }
+    ORTM_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      C* to = y + v * V::kCount;
+      (adds ? V::load(to) + sums[v] : sums[v]).store(to);
+    }
+  }
+
   /// The functions for a number of rows and panels of that type.
   template <class Panel>
   struct Functions {
@@ -212,7 +242,13 @@ void multiply_in_place(const StridedMatrix<const C>& rows, const C* panels, int6
   using Tile = ProductTile<C>;
   using V = VecOf<C>;
   const auto& functions = Tile::in_place(rows.rows);
-  for (int64_t column = 0; column < columns; column += kPanelWidth<C>) {
+  int64_t column = 0;
+  if (rows.rows == 1)
+    for (constexpr int64_t kWide = Tile::kAbreast * kPanelWidth<C>; column + kWide <= columns;
+         column += kWide)
+      Tile::multiply_abreast(rows.data, rows.column_stride, panels + column * rows.columns,
+                             rows.columns, y + column, adds);
+  for (; column < columns; column += kPanelWidth<C>) {
     const int64_t count = std::min(kPanelWidth<C>, columns - column);
     const C* panel = panels + column * rows.columns;
     const auto multiply = count > V::kCount ? functions.two_vectors : functions.one_vector;

@@ -190,7 +190,13 @@ class PackedBlocks {
   static void multiply(const C* left, const Panel* panels, int64_t rows, int64_t inner,
                        int64_t width, C* y, int64_t stride, bool adds) {
     const auto& functions = Tile::template functions<Panel>(rows);
-    for (int64_t column = 0; column < width; column += kPanelWidth<C>) {
+    int64_t column = 0;
+    if (rows == 1)
+      for (constexpr int64_t kWide = Tile::kAbreast * kPanelWidth<C>; column + kWide <= width;
+           column += kWide)
+        Tile::multiply_abreast(left, Tile::kLeftStride, panels + column * inner, inner, y + column,
+                               adds);
+    for (; column < width; column += kPanelWidth<C>) {
       const int64_t count = std::min(kPanelWidth<C>, width - column);
       const Panel* panel = panels + column * inner;
       if (count == kPanelWidth<C>) {

@@ -86,21 +86,36 @@ void transpose_panel(const T* from, int64_t column_stride, int64_t rows, C* to) 
     for (int64_t j = 0; j < kWidth; ++j) to[r * kWidth + j] = computed(from[j * column_stride + r]);
 }
 
+/// Packs dense rows, row by row: each is read as one stream, a few rows ahead of its turn, where
+/// panel by panel its parts would come from memory one page after the other.
+template <class C, class T>
+void pack_dense_rows(const StridedMatrix<const T>& x, C* to) {
+  constexpr int64_t kAhead = 4, kPerLine = 64 / int64_t{sizeof(T)};
+  for (int64_t r = 0; r < x.rows; ++r) {
+    const T* from = x.data + r * x.row_stride;
+    if (r + kAhead < x.rows)
+      for (int64_t j = 0; j < x.columns; j += kPerLine)
+        __builtin_prefetch(from + kAhead * x.row_stride + j, 0, 2);
+    for (int64_t begin = 0; begin < x.columns; begin += kPanelWidth<C>) {
+      const int64_t count = std::min(x.columns - begin, kPanelWidth<C>);
+      const int64_t width = whole_vectors<C>(count);
+      C* row = to + begin * x.rows + r * width;
+      for (int64_t j = 0; j < count; ++j) row[j] = computed(from[begin + j]);
+      for (int64_t j = count; j < width; ++j) row[j] = C(0);
+    }
+  }
+}
+
 /// Packs x into panels: those columns of a row that lie in one panel are neighbours, the rows of a
 /// panel follow each other. Missing columns are zero.
 template <class C, class T>
 void pack_panels(const StridedMatrix<const T>& x, C* to) {
+  if (x.column_stride == 1) return pack_dense_rows(x, to);
   for (int64_t begin = 0; begin < x.columns; begin += kPanelWidth<C>) {
     const int64_t count = std::min(x.columns - begin, kPanelWidth<C>);
     const int64_t width = whole_vectors<C>(count);
     const T* from = x.data + begin * x.column_stride;
-    if (x.column_stride == 1) {
-      for (int64_t r = 0; r < x.rows; ++r) {
-        C* row = to + r * width;
-        for (int64_t j = 0; j < count; ++j) row[j] = computed(from[r * x.row_stride + j]);
-        for (int64_t j = count; j < width; ++j) row[j] = C(0);
-      }
-    } else if (x.row_stride == 1 && count == kPanelWidth<C>) {
+    if (x.row_stride == 1 && count == kPanelWidth<C>) {
       transpose_panel(from, x.column_stride, x.rows, to);
     } else {
       for (int64_t r = 0; r < x.rows; ++r)

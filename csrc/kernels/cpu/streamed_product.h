@@ -39,7 +39,11 @@ class StreamedProduct {
   using V = VecOf<C>;
   static constexpr int64_t kBlock = 256, kPiece = 512;
   static constexpr int64_t kWide = 4096 / int64_t{sizeof(C)};  // columns that are read together
-  static constexpr int kTogether = 4;                          // rows of b
+  /// Rows of b that are read together: as many as there are registers for their factors. Each is a
+  /// stream of its own, and processors fetch ahead within pages alone, whereas rows are as short as
+  /// a page or two.
+  template <int kRows>
+  static constexpr int kTogether = kRows == 1 || V::kCount * sizeof(C) == 64 ? 8 : 4;
   static constexpr int64_t kLineBytes = 64, kMostShift = kLineBytes / int64_t{sizeof(T)} - 1;
 
   /// By how many columns blocks begin earlier, so that vectors of rows lie in one cache line each:
@@ -86,15 +90,26 @@ class StreamedProduct {
   template <int kRows>
   static void add_rows(const C* left, const T* right, int64_t stride, int64_t inner, int64_t count,
                        C* sums) {
+    constexpr int kSome = kTogether<kRows>;
     int64_t k = 0;
-    for (; k + kTogether <= inner; k += kTogether)
-      add_some_rows<kRows, kTogether>(left + k, right + k * stride, stride, count, sums);
+    for (; k + kSome <= inner; k += kSome) {
+      const int64_t ahead = k + 2 * kSome <= inner ? kSome * stride : 0;
+      add_some_rows<kRows, kSome>(left + k, right + k * stride, stride, count, sums, ahead);
+    }
     for (; k < inner; ++k)
-      add_some_rows<kRows, 1>(left + k, right + k * stride, stride, count, sums);
+      add_some_rows<kRows, 1>(left + k, right + k * stride, stride, count, sums, 0);
+  }
+
+  /// Fetches the cache line `ahead` elements behind the one that begins at column `j`, not to the
+  /// first level: those that are read now are in it.
+  static void fetch(const T* row, int64_t j, int64_t ahead) {
+    constexpr int64_t kPerLine = kLineBytes / int64_t{sizeof(T)};
+    if (V::kCount >= kPerLine || j % kPerLine == 0) __builtin_prefetch(row + ahead + j, 0, 2);
   }
 
   template <int kRows, int kInner>
-  static void add_some_rows(const C* left, const T* right, int64_t stride, int64_t count, C* sums) {
+  static void add_some_rows(const C* left, const T* right, int64_t stride, int64_t count, C* sums,
+                            int64_t ahead) {
     alignas(64) C buffers[kInner][kIsHalf<T> ? kWide : 1];
     const C* rows[kInner];
     V factors[kInner][kRows];
@@ -109,6 +124,7 @@ class StreamedProduct {
       ORTM_UNROLL
       for (int k = 0; k < kInner; ++k) {
         const V values = load(rows[k] + j);
+        if constexpr (kInner > 1) fetch(right + k * stride, j, ahead);
         ORTM_UNROLL
         for (int i = 0; i < kRows; ++i) totals[i] = multiply_add(factors[k][i], values, totals[i]);
       }
