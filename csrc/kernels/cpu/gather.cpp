@@ -14,6 +14,26 @@ namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
 
+/// Elements along the last axis, of some indices at a time for all lines.
+template <class T>
+void gather_elements(const KernelArgs& args, const AxisSplit& split, const IndexReader& indices) {
+  constexpr int64_t kAtOnce = 256;
+  const int64_t count = indices.count();
+  parallel_ranges(args.context, split.outer, grain_for(count), [&](int64_t begin, int64_t end) {
+    int64_t places[kAtOnce];
+    for (int64_t first = 0; first < count; first += kAtOnce) {
+      const int64_t some = std::min(kAtOnce, count - first);
+      for (int64_t m = 0; m < some; ++m) places[m] = indices.at(first + m);
+      for (int64_t outer = begin; outer < end; ++outer) {
+        const T* from = args.in[0].as<T>() + outer * split.axis;
+        T* to = args.out[0].as<T>() + outer * count + first;
+        ORTM_SIMD
+        for (int64_t m = 0; m < some; ++m) to[m] = from[places[m]];
+      }
+    }
+  });
+}
+
 template <class T>
 void gather_rows(const KernelArgs& args, const AxisSplit& split, const IndexReader& indices) {
   const T* data = args.in[0].as<T>();
@@ -37,7 +57,12 @@ void run_gather(const KernelArgs& args) {
       split_at(args.facts.inputs[0].layout.sizes, args.facts.node().attrs.integer("axis", 0));
   const IndexReader indices(args, split.axis, "Gather");
   if (indices.count() == 0 || split.outer * split.inner == 0) return;
-  dispatch_width(size_of(args.in[0].dtype), [&]<class T> { gather_rows<T>(args, split, indices); });
+  dispatch_width(size_of(args.in[0].dtype), [&]<class T> {
+    if (split.inner == 1 && split.outer > 1)
+      gather_elements<T>(args, split, indices);
+    else
+      gather_rows<T>(args, split, indices);
+  });
 }
 
 // --- gradient ------------------------------------------------------------------------------------
