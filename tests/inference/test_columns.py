@@ -86,3 +86,19 @@ def test_halves_of_every_kind() -> None:
     model, feeds = single("Cast", [wanted], to=1)
     (wide,) = InferenceSession(model, ONE_THREAD).run(None, feeds)
     np.testing.assert_array_equal(wide, wanted.astype("float32"))
+
+
+@pytest.mark.parametrize("strides", [[1, 1], [2, 3]])
+def test_windows_that_are_added_at_their_places(strides: list[int]) -> None:
+    blocks = [(9 + 2 - 2 * 2 - 1) // strides[0] + 1, (11 + 1 - 1 - 1) // strides[1] + 1]
+    x = np.random.default_rng(0).standard_normal((2, 4 * 6, blocks[0] * blocks[1]))
+    model, feeds = single(
+        "Col2Im",
+        [x.astype("float32"), np.array([9, 11]), np.array([3, 2])],
+        strides=strides,
+        dilations=[2, 1],
+        pads=[1, 0, 1, 1],
+    )
+    (theirs,) = stock(model).run(None, feeds)
+    (ours,) = InferenceSession(model, ONE_THREAD).run(None, feeds)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
