@@ -15,16 +15,16 @@ namespace ortmodule {
 namespace {
 
 constexpr int64_t kLastIrVersion = 14;
+constexpr std::pair<std::string_view, int64_t> kLastOpsets[] = {
+    {"", 28}, {"ai.onnx.ml", 5}, {"com.microsoft", 1}, {"com.microsoft.nchwc", 1}};
 
 // Versions without a promise of what they mean are refused, not guessed.
 void check_versions(const OnnxModel& model) {
   ORTM_CHECK(model.ir_version <= kLastIrVersion, "[model] ir_version must be at most ",
              kLastIrVersion, ", but found ", model.ir_version);
   ORTM_CHECK(!model.opsets.empty(), "[model] a file must name its operator sets (opset_import)");
-  constexpr std::pair<std::string_view, int64_t> kLast[] = {
-      {"", 28}, {"ai.onnx.ml", 5}, {"com.microsoft", 1}, {"com.microsoft.nchwc", 1}};
   for (const OnnxOpset& opset : model.opsets)
-    for (const auto& [domain, last] : kLast)
+    for (const auto& [domain, last] : kLastOpsets)
       ORTM_CHECK(opset.domain != domain || opset.version <= last, "[model] the operator set of '",
                  domain.empty() ? "ai.onnx" : domain, "' must be at most ", last, ", but found ",
                  opset.version);
@@ -44,12 +44,16 @@ bool fits(const OnnxTensor& tensor, const OnnxType& type) {
   return true;
 }
 
-void check_inputs(const OnnxGraph& graph) {
+void check_inputs(const OnnxModel& model) {
+  const OnnxGraph& graph = model.graph;
   std::unordered_map<std::string_view, const OnnxType*> types;
   for (const OnnxValue& input : graph.inputs)
     ORTM_CHECK(types.emplace(input.name, &input.type).second,
                "[model] each input must have a name of its own, but found another '", input.name,
                "'");
+  for (const OnnxValue* input : called_inputs(graph))
+    ORTM_CHECK(input->name.empty() || input->type.kind != OnnxType::Kind::Unknown,
+               "[model] an input must have a type, but '", input->name, "' has none");
   for (const OnnxInitializer& initializer : graph.initializers) {
     const auto input = types.find(initializer.name);
     ORTM_CHECK(input == types.end() || fits(initializer.tensor, *input->second),
@@ -100,9 +104,15 @@ void check_nodes(const std::vector<OnnxNode>& nodes, int depth) {
 
 }  // namespace
 
+int64_t last_opset(std::string_view domain) {
+  for (const auto& [name, last] : kLastOpsets)
+    if (name == domain) return last;
+  return 1;
+}
+
 void check_declarations(const OnnxModel& model) {
   check_versions(model);
-  check_inputs(model.graph);
+  check_inputs(model);
   check_nodes(model.graph.nodes, 0);
   std::set<FunctionName> functions;
   for (const OnnxFunction& function : model.functions) {

@@ -21,9 +21,8 @@ class NameScope {
     if (!name.empty()) names_.insert(name);
   }
   bool is_new(std::string_view name) { return names_.insert(name).second; }
-  bool has(std::string_view name) const {
-    return names_.count(name) > 0 || (outer_ && outer_->has(name));
-  }
+  bool is_outer(std::string_view name) const { return outer_ && outer_->has(name); }
+  bool has(std::string_view name) const { return names_.count(name) > 0 || is_outer(name); }
 
   void check(const std::vector<OnnxNode>& nodes);
   void check(const OnnxGraph& graph);
@@ -34,6 +33,8 @@ class NameScope {
   const NameScope* outer_;
   std::unordered_set<std::string_view> names_;
 };
+
+bool is_constant(const OnnxNode& node) { return node.domain.empty() && node.op == "Constant"; }
 
 bool computes(const OnnxNode& node, const std::string& name) {
   return std::ranges::find(node.outputs, name) != node.outputs.end();
@@ -56,22 +57,35 @@ void NameScope::check(const OnnxNode& node, const std::vector<OnnxNode>& nodes) 
   for (const auto& [key, value] : node.attrs)
     if (const auto* graph = std::get_if<std::shared_ptr<const OnnxGraph>>(&value); graph && *graph)
       NameScope(this).check(**graph);
+  // Constants are initializers by another name, which may hide a value of the graph around.
+  const bool may_hide = is_constant(node);
   for (const std::string& name : node.outputs)
-    ORTM_CHECK(name.empty() || is_new(name), "[model] each value must have a name of its own, but ",
-               "found another '", name, "', an output of ", node_title(node));
+    ORTM_CHECK(name.empty() || (is_new(name) && (may_hide || !is_outer(name))),
+               "[model] each value must have a name of its own, but ", "found another '", name,
+               "', an output of ", node_title(node));
 }
 
 void NameScope::check(const std::vector<OnnxNode>& nodes) {
-  for (const OnnxNode& node : nodes) check(node, nodes);
+  std::unordered_set<std::string_view> titles;
+  for (const OnnxNode& node : nodes) {
+    check(node, nodes);
+    ORTM_CHECK(node.name.empty() || is_constant(node) || titles.insert(node.name).second,
+               "[model] each node must have a name of its own or none, but found another ",
+               node_title(node));
+  }
 }
 
 void NameScope::check(const OnnxGraph& graph) {
   for (const OnnxValue& input : graph.inputs) define(input.name);
   for (const OnnxInitializer& initializer : graph.initializers) define(initializer.name);
   check(graph.nodes);
-  for (const OnnxValue& output : graph.outputs)
+  for (const OnnxValue& output : graph.outputs) {
     ORTM_CHECK(has(output.name), "[model] an output must be an input, an initializer or computed ",
                "by a node, but found nothing of the name '", output.name, "'");
+    ORTM_CHECK(names_.count(output.name) > 0, "[model] an output of a branch or body must be one ",
+               "of its own values, but '", output.name, "' is of the graph around it: add an ",
+               "Identity");
+  }
 }
 
 }  // namespace

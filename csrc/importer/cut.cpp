@@ -6,6 +6,7 @@
 #include "importer/free_names.h"
 #include "importer/importer.h"
 #include "importer/missing_operator.h"
+#include "importer/operator_forms.h"
 #include "ops/torch_call.h"
 
 namespace ortmodule {
@@ -232,29 +233,46 @@ void Importer::check_operators() {
   if (!failures_.empty()) throw_failures();
 }
 
+// What is in a branch may never be taken: there it only has to be valid.
 void Importer::check_operators(const std::vector<OnnxNode>& nodes, size_t first,
-                               const std::vector<OnnxOpset>& opsets, int depth) {
+                               const std::vector<OnnxOpset>& opsets, int depth, bool in_branch) {
   if (depth > kMostDepth) return;
   for (size_t i = first; i < nodes.size(); ++i) {
     const OnnxNode& node = nodes[i];
-    const bool branches = node.domain.empty() && node.op == "If";  // some may never be taken
+    const bool branches = in_branch || (node.domain.empty() && node.op == "If");
     for (const OnnxGraph* graph : subgraphs_of(node))
-      if (!branches) check_operators(graph->nodes, 0, opsets, depth + 1);
-    if (const OnnxFunction* function = find_function(node)) {
-      if (checked_functions_.insert(function).second)
-        check_operators(function->nodes, 0, function->opsets, depth + 1);
-      continue;
-    }
-    ImportScope scope;
-    scope.opsets = &opsets;
-    const int64_t opset = scope.opset(node.domain);
-    if (find_control_row(node.domain, node.op)) continue;
+      check_operators(graph->nodes, 0, opsets, depth + 1, branches);
     try {
-      if (!find_onnx_row(node.domain, node.op, opset)) refuse_operator(node, opset);
+      check_operator(node, opsets, in_branch);
     } catch (const Refused& refused) {
       fail(node, refused);
     }
+    const OnnxFunction* function = find_function(node);
+    if (function && checked_functions_.emplace(function, in_branch).second)
+      check_operators(function->nodes, 0, function->opsets, depth + 1, in_branch);
   }
+}
+
+void Importer::check_operator(const OnnxNode& node, const std::vector<OnnxOpset>& opsets,
+                              bool in_branch) const {
+  ImportScope scope;
+  scope.opsets = &opsets;
+  const OnnxFunction* function = find_function(node);
+  const bool in_function = &opsets != &model_.opsets;
+  if ((function || in_function) &&
+      std::ranges::find(opsets, node.domain, &OnnxOpset::domain) == opsets.end())
+    throw Refused(str("the ", in_function ? "function" : "model",
+                      " must import the operator set of its domain '", node.domain,
+                      "' (opset_import)"));
+  if (function) return check_call(*function, node);
+  const int64_t opset = scope.opset(node.domain);
+  try {
+    if (!find_control_row(node.domain, node.op) && !find_onnx_row(node.domain, node.op, opset))
+      refuse_operator(node, opset);
+  } catch (const Unsupported&) {
+    if (!in_branch) throw;
+  }
+  check_form(node, opset);
 }
 
 // Of a subgraph that was given up, and of what only the rest would have read.

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "importer/importer.h"
+#include "importer/operator_forms.h"
 #include "ops/torch_call.h"
 
 namespace ortmodule {
@@ -28,11 +29,17 @@ std::shared_ptr<const OnnxNode> Importer::with_attrs(const OnnxNode& node, const
   return copy;
 }
 
+// An operator that the engine has goes before a function of its name, as in onnxruntime.
 const OnnxFunction* Importer::find_function(const OnnxNode& node) const {
+  constexpr int64_t kAnySet = std::numeric_limits<int64_t>::max();
   const auto [first, last] = functions_.equal_range(node.op);
   for (auto named = first; named != last; ++named)
-    if (named->second->domain == node.domain && named->second->overload == node.overload)
-      return named->second;
+    if (named->second->domain == node.domain && named->second->overload == node.overload) {
+      const bool is_operator =
+          find_operator_form(node.domain, node.op, kAnySet) &&
+          (find_control_row(node.domain, node.op) || find_onnx_row(node.domain, node.op, kAnySet));
+      return is_operator ? nullptr : named->second;
+    }
   return nullptr;
 }
 
@@ -78,6 +85,15 @@ std::vector<OnnxNode> nodes_of_call(const OnnxFunction& function, const OnnxNode
 
 }  // namespace
 
+void Importer::check_call(const OnnxFunction& function, const OnnxNode& node) {
+  const auto check = [](size_t found, size_t most, std::string_view what) {
+    if (found > most)
+      throw Refused(str("it must have at most ", most, " ", what, ", but found ", found));
+  };
+  check(node.inputs.size(), function.inputs.size(), "operands");
+  check(node.outputs.size(), function.outputs.size(), "outputs");
+}
+
 std::vector<ImportedRef> Importer::call_function(const OnnxFunction& function, const OnnxNode& node,
                                                  const ImportScope& scope,
                                                  const std::vector<ImportedRef>& operands) {
@@ -86,9 +102,6 @@ std::vector<ImportedRef> Importer::call_function(const OnnxFunction& function, c
   if (imported_nodes_ + expanded_nodes(function, scope.depth) > kMostNodes)
     throw Unsupported(str("a model must have at most ", kMostNodes,
                           " nodes after its functions are expanded, but its call makes it more"));
-  if (operands.size() > function.inputs.size())
-    throw Refused(str("it must have at most ", function.inputs.size(), " operands, but found ",
-                      operands.size()));
   const OnnxAttrs attrs = attrs_of_call(function, node);
   ImportScope inner;
   inner.opsets = &function.opsets;

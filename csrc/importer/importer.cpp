@@ -7,6 +7,7 @@
 
 #include "base/element_value.h"
 #include "base/error.h"
+#include "importer/check_declarations.h"
 #include "importer/missing_operator.h"
 #include "onnx/onnx_builder.h"
 #include "onnx/onnx_types.h"
@@ -111,7 +112,11 @@ ImportedRef ImportScope::find(const std::string& name) const {
 int64_t ImportScope::opset(std::string_view domain) const {
   for (const OnnxOpset& opset : *opsets)
     if (opset.domain == domain) return opset.version;
-  return 1;
+  return last_opset(domain);
+}
+
+void ImportScope::declare(const OnnxGraph& graph) {
+  for (const OnnxValue& value : graph.values) declared.emplace(value.name, &value.type);
 }
 
 // ---- inputs ------------------------------------------------------------------------------------
@@ -135,6 +140,7 @@ ImportedModel Importer::run() {
   ImportScope scope;
   scope.opsets = part.opsets.get();
   scope.attrs = part.attrs.get();
+  scope.declare(*part.graph);
   add_initializers(*part.graph, scope);
   if (request_.part)
     add_part_inputs(part, scope);
@@ -386,8 +392,21 @@ void Importer::import_node(const OnnxNode& node, ImportScope& scope) {
     const std::string& name = node.outputs[i];
     if (name.empty()) continue;
     const ImportedRef& value = i < outputs.size() && outputs[i] ? outputs[i] : failed;
+    check_value(node, name, *value, scope);
     if (!scope.names.emplace(name, value).second)
       fail(node, str("its output '", name, "' must not have the name of another value"));
+  }
+}
+
+void Importer::check_value(const OnnxNode& node, const std::string& name, const Imported& value,
+                           const ImportScope& scope) {
+  const auto declared = scope.declared.find(name);
+  const bool is_constant = node.domain.empty() && node.op == "Constant";  // its type goes first
+  if (declared == scope.declared.end() || value.failed || is_constant) return;
+  try {
+    check_type(*declared->second, value);
+  } catch (const Refused& refused) {
+    fail(node, str("its output '", name, "': ", refused.what()));
   }
 }
 
@@ -464,6 +483,7 @@ std::vector<ImportedRef> Importer::import_subgraph(const OnnxGraph& subgraph,
     throw Refused(str("its subgraph must have ", inputs.size(), " inputs, but found ",
                       subgraph.inputs.size()));
   for (size_t i = 0; i < inputs.size(); ++i) inner.names[subgraph.inputs[i].name] = inputs[i];
+  inner.declare(subgraph);
   add_initializers(subgraph, inner);
   import_nodes(subgraph.nodes, inner);
   std::vector<ImportedRef> results;
@@ -471,6 +491,7 @@ std::vector<ImportedRef> Importer::import_subgraph(const OnnxGraph& subgraph,
     results.push_back(inner.find(output.name));
     if (!results.back())
       throw Refused(str("its subgraph must compute its output '", output.name, "'"));
+    check_type(output.type, *results.back());
   }
   return results;
 }

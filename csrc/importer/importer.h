@@ -47,9 +47,12 @@ struct ImportScope {
   const OnnxAttrs* attrs = nullptr;  // of a function's call
   int depth = 0;
   std::unordered_map<std::string, ImportedRef> names;
+  std::unordered_map<std::string_view, const OnnxType*> declared;  // of the graph's value_info
 
   ImportedRef find(const std::string& name) const;
+  /// That of a domain without one is the last.
   int64_t opset(std::string_view domain) const;
+  void declare(const OnnxGraph& graph);
 };
 
 /// Of functions and subgraphs.
@@ -105,6 +108,9 @@ class Importer {
   void import_node(const OnnxNode& node, ImportScope& scope);
   std::vector<ImportedRef> values_of(const OnnxNode& node, ImportScope& scope,
                                      const std::vector<ImportedRef>& operands);
+  /// Records an output that is not what the graph's value_info says.
+  void check_value(const OnnxNode& node, const std::string& name, const Imported& value,
+                   const ImportScope& scope);
   std::vector<ImportedRef> call_function(const OnnxFunction& function, const OnnxNode& node,
                                          const ImportScope& scope,
                                          const std::vector<ImportedRef>& operands);
@@ -124,11 +130,14 @@ class Importer {
   CarriedValue::Tensor carry_tensor(Imported& value);
   /// Records nodes from `first` on of operators that the engine lacks.
   void check_operators(const std::vector<OnnxNode>& nodes, size_t first,
-                       const std::vector<OnnxOpset>& opsets, int depth = 0);
+                       const std::vector<OnnxOpset>& opsets, int depth = 0, bool in_branch = false);
+  void check_operator(const OnnxNode& node, const std::vector<OnnxOpset>& opsets,
+                      bool in_branch) const;
   void erase_dead_nodes();
 
   void add_output(const OnnxValue& output, const ImportScope& scope);
   void add_output_tensor(Value* tensor);
+  static void check_call(const OnnxFunction& function, const OnnxNode& node);
   static std::shared_ptr<const OnnxNode> with_attrs(const OnnxNode& node, const OnnxAttrs* call);
   static ModelPart function_part(const OnnxFunction& function, const OnnxNode& node);
   enum class Fault : uint8_t { Invalid, Unsupported };
@@ -157,8 +166,8 @@ class Importer {
   bool misses_content_ = false;   // of an input that was asked for
   size_t imported_nodes_ = 0;
   std::vector<std::shared_ptr<std::vector<OnnxNode>>>
-      function_bodies_;  // pending nodes are in them
-  std::set<const OnnxFunction*> checked_functions_;
+      function_bodies_;                                               // pending nodes are in them
+  std::set<std::pair<const OnnxFunction*, bool>> checked_functions_;  // whether in a branch
   std::unordered_multimap<std::string_view, const OnnxFunction*> functions_;  // by name
   std::unordered_map<const OnnxFunction*, size_t> expanded_nodes_;
 };
@@ -166,7 +175,9 @@ class Importer {
 /// Whether operands of the node are texts. Refuses meanings that its rule does not know.
 bool check_meanings(const OnnxCall& call, const OnnxRow& row,
                     const std::vector<ImportedRef>& operands);
-/// Refuses an output that is not what the file declares: sessions would take numbers for texts.
+/// Refuses a value whose kind or element type is not what the file declares.
+void check_type(const OnnxType& type, const Imported& value);
+/// The same for an output: sessions would take numbers for texts.
 void check_declared(const OnnxValue& output, const Imported& value);
 
 /// Imports a node by its subgraphs or sequences instead of an OnnxRow.

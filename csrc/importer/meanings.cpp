@@ -54,8 +54,7 @@ bool check_meanings(const OnnxCall& call, const OnnxRow& row,
   return found > 0;
 }
 
-void check_declared(const OnnxValue& output, const Imported& value) {
-  const OnnxType& type = output.type;
+void check_type(const OnnxType& type, const Imported& value) {
   OnnxMeaning declared = OnnxMeaning::Numbers;
   if (type.kind == OnnxType::Kind::Tensor && type.element_type == kOnnxString)
     declared = OnnxMeaning::Texts;
@@ -70,10 +69,18 @@ void check_declared(const OnnxValue& output, const Imported& value) {
         "and numbers differ");
   const bool numbers = declared == OnnxMeaning::Numbers && type.kind == OnnxType::Kind::Tensor;
   const bool is_tensor = !value.sequence && !value.is_absent;
+  const bool is_list = type.kind == OnnxType::Kind::Sequence && declared == OnnxMeaning::Numbers;
+  if ((type.kind == OnnxType::Kind::Tensor && value.sequence) || (is_list && is_tensor))
+    throw Refused(str("it must be what the file declares, a ", is_list ? "sequence" : "tensor",
+                      ", but is a ", is_list ? "tensor" : "sequence"));
   if (numbers && is_tensor && type.dtype != DType::Undefined && value.dtype != type.dtype)
     throw Refused(str("it must have the type that the file declares, ",
                       onnx_type_name(type.element_type), ", but is ",
                       onnx_type_name(onnx_number(value.dtype))));
+}
+
+void check_declared(const OnnxValue& output, const Imported& value) {
+  check_type(output.type, value);
   for (const auto& element : value.sequence ? *value.sequence : std::vector<ImportedRef>())
     if (element->meaning != OnnxMeaning::Numbers)
       throw Unsupported("a sequence must be of numbers, but is of strings");

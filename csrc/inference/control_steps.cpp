@@ -101,6 +101,7 @@ class ControlStep {
     for (size_t i = 2; i < node_.inputs.size(); ++i) state.push_back(operand(i));
     std::vector<std::vector<PassedTensor>> collected(body_graph().outputs.size() - 1 -
                                                      state.size());
+    if (!again || count <= 0) try_types(1 + state.size(), state);
     for (int64_t i = 0; again && i < count; ++i) {
       run_.check_terminate(node_);
       std::vector<PassedValue> inputs{body_scalar(0, DType::Int64, i),
@@ -159,9 +160,35 @@ class ControlStep {
     return {ValueForm::Kind::Tensor, {std::move(whole)}};
   }
 
+  bool is_declared(size_t output) const {
+    const OnnxType& type = body_graph().outputs.at(output).type;
+    return type.dtype != DType::Undefined && type.dims;
+  }
+
+  // Of a loop without an iteration whose body leaves types open: the outputs from `first` on of one
+  // that only shows their types.
+  void try_types(size_t first, const Outputs& state) {
+    bool all = true;
+    for (size_t k = first; k < body_graph().outputs.size(); ++k) all = all && is_declared(k);
+    if (all) return;
+    std::vector<PassedValue> inputs{body_scalar(0, DType::Int64, 0),
+                                    body_scalar(1, DType::Bool, 1)};
+    inputs.insert(inputs.end(), state.begin(), state.end());
+    try {
+      tried_ = run_body(0, std::move(inputs));
+    } catch (const Error&) {  // declared() says what is missing
+    }
+  }
+
   // The type of an output of the body that was never computed; open sizes are 0.
   HostTensorView declared(size_t output) const {
     const OnnxType& type = body_graph().outputs.at(output).type;
+    if (!is_declared(output) && output < tried_.size() && tried_[output].tensors.size() == 1) {
+      const HostTensorView& tried = tried_[output].tensors[0].view;
+      HostTensorView view{tried.dtype, tried.sizes, nullptr};
+      view.texts = tried.texts;
+      return view;
+    }
     ORTM_CHECK(type.dtype != DType::Undefined && type.dims, "[run] output ", output,
                " of the body of ", node_.op, " '", node_.name,
                "' must have a type and a rank, as there was no iteration");
@@ -312,6 +339,7 @@ class ControlStep {
   const Segment::Outcome& outcome_;
   const OnnxNode& node_;
   SegmentedRun::Values& values_;
+  Outputs tried_;
 };
 
 }  // namespace

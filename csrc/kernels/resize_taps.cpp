@@ -59,6 +59,7 @@ struct Axis {
   F coordinate(const ResizeMode& mode, int64_t o) const {
     const std::string& name = mode.coordinates;
     const F at = static_cast<F>(o), half = F(0.5), last = static_cast<F>(in - 1);
+    if (scale == 1 && !mode.by_inverse) return at;  // onnxruntime: whatever the region says
     if (name == "asymmetric") return scaled(mode, at);
     if (name == "tf_half_pixel_for_nn") return scaled(mode, at + half);
     if (name == "align_corners") {

@@ -58,9 +58,7 @@ void OnnxExternalData::add_file(const std::string& location, SharedBytes content
 Reason OnnxExternalData::find(const OnnxExternalPlace& place, size_t expected_bytes,
                               SharedBytes& found) {
   const auto given = given_.find(place.location);
-  if (folders_.empty() && given == given_.end())
-    return str("a model without a folder must hold its data itself, but found external data in '",
-               place.location, "'");
+  if (folders_.empty() && given == given_.end()) add_folder(".");
   const auto offset = parse_bytes(place.offset.empty() ? "0" : place.offset);
   if (!offset)
     return str("offset of external data must be a number of bytes, but found '", place.offset, "'");
@@ -102,7 +100,8 @@ Reason OnnxExternalData::resolve(const std::string& location, std::string& path)
     path = real.string();
     return std::nullopt;
   }
-  return str("external data '", location, "' cannot be read: ", error.message());
+  return str("external data '", location, "' cannot be read: ", error.message(), " (in ",
+             folders_.empty() ? std::string() : folders_.front().string(), ")");
 }
 
 Reason OnnxExternalData::map(const std::string& location, MappedPtr& file) {

@@ -25,7 +25,7 @@ struct OnnxExternalPlace {
 /// The files are mapped once each, when they are first used.
 class OnnxExternalData {
  public:
-  /// Of a model in memory. Without `folder` there is none.
+  /// Of a model in memory. Without `folder` it is the current one, as in onnxruntime.
   explicit OnnxExternalData(const std::string& folder);
   /// Of a model file. If it is a link, its data may also be beside the file that the link leads to.
   static OnnxExternalData beside(const std::string& model_path);

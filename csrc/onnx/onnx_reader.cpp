@@ -112,6 +112,12 @@ OnnxType read_type(Context& c, std::string_view message) {
   return type;
 }
 
+void check_element_type(const Context& c, const OnnxType& type) {
+  if (type.kind == OnnxType::Kind::Tensor && type.element_type == 0)
+    c.fail("element type must be one of ONNX's, but is undefined");
+  if (type.element) check_element_type(c, *type.element);
+}
+
 OnnxValue read_value(Context& c, std::string_view message) {
   OnnxValue value;
   const auto place = c.within_value(value.name);
@@ -119,7 +125,7 @@ OnnxValue read_value(Context& c, std::string_view message) {
   c.walk(message, [&](const WireField& field) {
     switch (field.number) {
       case 1: value.name = c.text(field); return;
-      case 2: value.type = read_type(c, c.bytes(field)); return;
+      case 2: value.type = read_type(c, c.bytes(field)); return check_element_type(c, value.type);
       default: append_field(rest, field); return;
     }
   });

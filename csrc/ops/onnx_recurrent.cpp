@@ -140,8 +140,7 @@ struct QuantizedFactor {
   Value *q = nullptr, *scale = nullptr, *zero = nullptr;
 };
 
-// Operand `i` of DynamicQuantizeLSTM, with its scale at `scale_at`. The activations stay real
-// numbers, which is more exact than to quantize them at each step.
+// Operand `i` of DynamicQuantizeLSTM, with its scale at `scale_at`.
 QuantizedFactor quantized_factor(const Layer& layer, size_t i, size_t d,
                                  const std::vector<int64_t>& order) {
   OnnxCall& c = layer.c;
@@ -187,7 +186,12 @@ struct Direction {
 };
 
 Value* input_product(const Layer& layer, size_t d, const std::vector<int64_t>& order) {
-  return layer.c.emit("MatMul", {layer.x, right_factor(layer, 1, d, order)});
+  OnnxCall& c = layer.c;
+  if (!is_quantized(c)) return c.emit("MatMul", {layer.x, right_factor(layer, 1, d, order)});
+  // All steps become bytes of one scale, as in onnxruntime.
+  const QuantizedFactor w = quantized_factor(layer, 1, d, order);
+  const Values x = c.emit_all("DynamicQuantizeLinear", {layer.x}, {}, 3);
+  return c.emit("MatMulIntegerToFloat", {x[0], w.q, x[1], w.scale, x[2], w.zero});
 }
 
 Direction run_common(const Layer& layer, size_t d) {

@@ -1,5 +1,6 @@
-// Import of operators on signals: window functions, Fourier transforms as products with matrices of
-// cosines and sines, the mel scale, and cumulative products.
+// Import of operators on signals: window functions, Fourier transforms (short ones, and those of a
+// large prime factor, as products with matrices of cosines and sines), the mel scale, and
+// cumulative products.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -117,6 +118,15 @@ Value* waves(OnnxCall& c, const Transform& t, bool sine, DType dtype,
   return table.constant(c);
 }
 
+// Whether a fast transform takes less than a product.
+bool is_fast(int64_t length) {
+  constexpr int64_t kShortest = 16, kLargestFactor = 13;
+  if (length < kShortest) return false;
+  for (int64_t factor = 2; factor <= kLargestFactor; ++factor)
+    while (length % factor == 0) length /= factor;
+  return length == 1;
+}
+
 // The last dimension of `signal` [.., n, 1 or 2] holds real and imaginary parts, the one before it
 // is transformed.
 Value* transformed(OnnxCall& c, Value* signal, const Transform& t) {
@@ -124,8 +134,15 @@ Value* transformed(OnnxCall& c, Value* signal, const Transform& t) {
   const int64_t parts = c.sizes().fix(signal->dims.at(signal->dims.size() - 1));
   if (parts != 1 && parts != 2)
     c.refuse(str("the last size must be 1 or 2 (real and imaginary parts), but found ", parts));
-  // In 64 bits: the rounding of a plain sum is larger than that of a fast transform.
   const DType dtype = signal->dtype, wide = DType::Float64;
+  if (is_fast(t.length)) {
+    const bool real = compute_dtype(dtype) == DType::Float32;
+    Value* y = c.emit(
+        "FourierTransform", {c.cast(signal, real ? DType::Float32 : wide)},
+        {{"length", t.length}, {"inverse", t.inverse ? 1 : 0}, {"onesided", t.one_sided ? 1 : 0}});
+    return c.cast(y, dtype);
+  }
+  // In 64 bits: the rounding of a plain sum is larger than that of a fast transform.
   signal = c.cast(signal, wide);
   std::vector<double> factors(static_cast<size_t>(t.given), 1.0);
   if (t.inverse) {

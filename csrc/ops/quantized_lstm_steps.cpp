@@ -1,6 +1,8 @@
 // LSTMSteps (ops/lstm_steps.cpp) with recurrent weights r [H, 4 H] of 8 bits, which the products of
 // all steps read as they are: (r - r_zero) * r_scale, where scale and zero point are one number or
-// one for each column. For inference on padded sequences [T, B, 4 H].
+// one for each column. For inference on padded sequences [T, B, 4 H]. A kernel may round each state
+// to bytes of its range (DynamicQuantizeLinear) for its product, as onnxruntime does; the body does
+// not.
 
 #include "ir/text.h"
 #include "ops/infer_rules.h"

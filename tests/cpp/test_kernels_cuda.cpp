@@ -46,6 +46,7 @@ std::vector<std::string> cpu_ops() {
   // Packed weights, products of integers and of weights of few bits, and operators of ai.onnx.ml
   // are for runs on the host.
   for (const char* op : {"CoupledProbabilities",
+                         "FourierTransform",
                          "LookUp",
                          "NarrowCast",
                          "PowerDistances",

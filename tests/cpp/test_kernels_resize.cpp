@@ -21,7 +21,7 @@ struct Weights {
 double coordinate(const ResizeCase& c, const std::string& name, size_t d, int64_t o) {
   const auto in = static_cast<double>(c.in[d]), out = static_cast<double>(c.out[d]);
   const double scale = c.scales[d] != 0 ? c.scales[d] : out / in, at = static_cast<double>(o);
-  if (name == "asymmetric") return at / scale;
+  if (name == "asymmetric" || scale == 1) return at / scale;
   if (name == "align_corners") return out == 1 ? 0 : at * (in - 1) / (out - 1);
   if (name == "tf_half_pixel_for_nn") return (at + 0.5) / scale;
   if (name == "pytorch_half_pixel" && out == 1) return 0;

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -32,7 +33,7 @@ def single(
     model = make_model(
         [node(op, list(inputs), names, name="it", **attributes)],
         [value(name, kind, None) for name, kind in kinds.items()],
-        [value(name, TensorProto.UNDEFINED, None) for name in names],
+        [onnx.ValueInfoProto(name=name) for name in names],
         opset=opset,
     )
     return model, inputs
@@ -201,7 +202,7 @@ def test_an_output_that_its_node_does_not_compute() -> None:
         [value("x", FLOAT, [2])],
         [value("z", FLOAT, [2]), value("y", FLOAT, [2])],
     )
-    with pytest.raises(RuntimeError, match=r"'z'.* must compute it"):
+    with pytest.raises(RuntimeError, match="at most 1 outputs, but found 2"):
         InferenceSession(model, ONE_THREAD).run(None, {"x": np.ones(2, "float32")})
 
 
@@ -218,7 +219,7 @@ def test_a_branch_on_data_that_is_not_there() -> None:
         [value("x", FLOAT, [3])],
         [value("y", INT64, None)],
     )
-    with pytest.raises(Fail, match="If 'it': attribute 'else_branch' must be a graph"):
+    with pytest.raises(Fail, match="If 'it': attribute 'else_branch' must be given"):
         InferenceSession(model, ONE_THREAD).run(None, {"x": np.ones(3, "float32")})
 
 

@@ -131,7 +131,7 @@ INVALID: dict[str, tuple[bytes, type[Exception], str]] = {
     "operand missing": (
         model_of([node("Add", ["x"], ["y"])]),
         InvalidGraph,
-        "operand 'b' must be given",
+        "operand 1 must be given",
     ),
     "types": (
         model_of([node("Add", ["x", "k"], ["y"])], k=np.zeros((2, 3), "int64")),

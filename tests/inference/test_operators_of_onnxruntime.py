@@ -241,6 +241,7 @@ def test_what_only_cuda_has_in_onnxruntime_is_named() -> None:
     model, feeds = single(
         "CausalConvWithState",
         [real(2, 9, 6), real(6, 1, 4)],
+        2,
         domain=MICROSOFT,
         state_length=5,
     )

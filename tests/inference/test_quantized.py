@@ -433,13 +433,26 @@ def test_a_quantized_convolution_is_one_step(case: Any) -> None:
 
 
 # --- LSTM ----------------------------------------------------------------------------------------
+def as_bytes(x: Array, axis: int | None = None) -> Array:
+    """What 255 steps of the range leave of x, or of its rows."""
+    least = np.minimum(x.min(axis, keepdims=True), 0)
+    scale = (np.maximum(x.max(axis, keepdims=True), 0) - least) / 255
+    scale = np.where(scale == 0, 1, scale)
+    zero = np.rint(-least / scale)
+    return np.asarray((np.clip(np.rint(x / scale) + zero, 0, 255) - zero) * scale)
+
+
 def lstm(x: Array, w: Array, r: Array, bias: Array, reverse: bool) -> Array:
-    """One direction in float64; gates in ONNX's order i, o, f, c; w [I, 4 H], r [H, 4 H]."""
+    """One direction in float64 whose products see bytes; gates in ONNX's order i, o, f, c;
+    w [I, 4 H], r [H, 4 H]."""
+    x = as_bytes(x)
     hidden = r.shape[0]
     h, c = np.zeros((x.shape[1], hidden)), np.zeros((x.shape[1], hidden))
     y = np.zeros((*x.shape[:2], hidden))
     for t in reversed(range(len(x))) if reverse else range(len(x)):
-        i, o, f, g = np.split(x[t] @ w + h @ r + bias[: 4 * hidden] + bias[4 * hidden :], 4, 1)
+        i, o, f, g = np.split(
+            x[t] @ w + as_bytes(h, 1) @ r + bias[: 4 * hidden] + bias[4 * hidden :], 4, 1
+        )
         i, o, f = (1 / (1 + np.exp(-gate)) for gate in (i, o, f))
         c = f * c + i * np.tanh(g)
         h = o * np.tanh(c)
@@ -487,13 +500,12 @@ def test_a_quantized_lstm_reads_its_recurrent_weights_as_bytes(
             for n in ("w", "r")
         ]
         wanted = lstm(x.astype(np.float64), *real, weights["b"][d].astype(np.float64), d == 1)
-        np.testing.assert_allclose(y[:, d], wanted, rtol=2e-4, atol=2e-5)
+        np.testing.assert_allclose(y[:, d], wanted, atol=5e-3)  # a byte may be rounded otherwise
+        assert np.abs(y[:, d] - wanted).mean() < 2e-4
     plan = session.plan({"x": x})
     assert "[QuantizedLSTMSteps]" in plan
     memory = session.memory({"x": x.shape})
-    # The weights of the input are widened once, for a product of all steps.
-    others = sum(array.nbytes for array in weights.values()) - w.nbytes
-    assert memory.weights_bytes <= 1.06 * (others + 4 * w.nbytes)
+    assert memory.weights_bytes <= 1.06 * sum(array.nbytes for array in weights.values())
 
 
 def test_long_sums_of_dequantized_factors_do_not_wrap_around() -> None:

@@ -246,3 +246,30 @@ def test_nearest_elements_of_operator_set_10() -> None:
     for scales in ([1, 1, 0.6, 0.6], [1, 1, 0.4, 1.7], [1, 1, 2, 2.5], [1, 1, 1, 0.7]):
         model, feeds = single("Resize", [x, np.array(scales, "float32")], opset=10, mode="nearest")
         compare(model, feeds)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_a_resize_keeps_axes_of_factor_1(mode: str) -> None:
+    """Also where a region says otherwise, as in onnxruntime."""
+    x = np.arange(120, dtype="float32").reshape(1, 2, 6, 10) ** 1.5
+    roi = np.array([0, 0, 0.1, 0.2, 1, 1, 0.8, 0.7], "float32")
+    crop = "tf_crop_and_resize"
+    for factors in ([1, 1, 1, 1], [1, 1, 2, 1], [1, 1, 1, 3]):
+        scales = np.array(factors, "float32")
+        model, feeds = single(
+            "Resize", [x, roi, scales], mode=mode, coordinate_transformation_mode=crop
+        )
+        (theirs,) = stock(model).run(None, feeds)
+        (ours,) = InferenceSession(model, ONE_THREAD).run(None, feeds)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+
+
+@pytest.mark.parametrize("factors", [[1, 2, 3, 1], [1, 1, 2, 2], [1, 1, 3, 1.4], [1, 1, 2, 0.6]])
+@pytest.mark.parametrize("width", [1, 7, 33])
+def test_lines_that_are_stretched_before_they_are_added(factors: list[float], width: int) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 3, 5, width)).astype("float32")
+    for mode in ("linear", "nearest"):
+        model, feeds = single("Resize", [x, None, np.array(factors, "float32")], mode=mode)
+        (theirs,) = stock(model).run(None, feeds)
+        (ours,) = InferenceSession(model, ONE_THREAD).run(None, feeds)
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)

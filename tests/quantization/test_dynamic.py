@@ -209,8 +209,8 @@ def test_what_would_be_wrong_stays_float32(tmp_path: Path) -> None:
             helper.make_node("MatMul", ["h", "half_w"], ["b"], "half_product"),
             helper.make_node("LSTM", ["s", "w", "r"], ["c"], "batch", hidden_size=4, layout=1),
             helper.make_node("MatMul", ["x", "v"], ["d"], "vector"),
-            helper.make_node("MatMul", ["x", "ok"], ["e"], "same"),
-            helper.make_node("MatMul", ["x", "ok2"], ["f"], "same"),
+            helper.make_node("MatMul", ["x", "ok"], ["e"], "wide"),
+            helper.make_node("MatMul", ["x", "ok2"], ["f"], "wider"),
         ],
         {"x": (models.FLOAT, [2, 8]), "s": (models.FLOAT, [2, 3, 8])},
         {name: (models.FLOAT if name != "b" else 10, None) for name in "abcdef"},
@@ -230,7 +230,7 @@ def test_what_would_be_wrong_stays_float32(tmp_path: Path) -> None:
     notes = {node.name: node.note for node in report.kept}
     assert "NaN" in notes["nan"] and "float16" in notes["half_product"]
     assert "layout" in notes["batch"]
-    assert [node.name for node in report.quantized] == ["vector", "same", "same"]
+    assert [node.name for node in report.quantized] == ["vector", "wide", "wider"]
     feed = models.feeds(model)[0]
     exact = InferenceSession(path).run(["d", "e", "f"], feed)
     for one, other in zip(exact, InferenceSession(ours).run(["d", "e", "f"], feed), strict=True):

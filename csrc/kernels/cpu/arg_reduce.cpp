@@ -1,6 +1,7 @@
 // ArgMax, ArgMin: the index along `axis` of the first largest (smallest) element; NaN counts as
 // both. Method: along the last axis, rows of floats are searched for their extremum and then, in
-// the piece that holds it, for its place; short ones sixteen at a time. Bytes moved: x once.
+// the piece that holds it, for its place; short ones sixteen at a time. Along another axis, vectors
+// of neighbouring columns are. Bytes moved: x once.
 #include "kernels/cpu/elementary_vec.h"
 #include "kernels/cpu/short_rows.h"
 
@@ -93,6 +94,47 @@ void find_in_rows(const T* x, int64_t begin, int64_t end, int64_t n, int64_t* y)
   for (int64_t row = begin; row < end; ++row) y[row] = find_in_row<largest>(x + row * n, n);
 }
 
+// Of columns of floats: y[j] for x[i * stride + j], kVectors vectors of them.
+template <bool largest, int kVectors>
+void find_in_columns(const float* x, int64_t count, int64_t stride, int64_t* y) {
+  FloatVec best[kVectors], place[kVectors];
+  for (int v = 0; v < kVectors; ++v) {
+    best[v] = FloatVec::load(x + v * FloatVec::kCount);
+    place[v] = FloatVec(0.0f);
+  }
+  for (int64_t i = 1; i < count; ++i) {
+    const FloatVec here(i);
+    ORTM_UNROLL
+    for (int v = 0; v < kVectors; ++v) {
+      const FloatVec candidate = FloatVec::load(x + i * stride + v * FloatVec::kCount);
+      const IntLanes better = beats<largest>(candidate, best[v]);
+      best[v] = select(better, candidate, best[v]);
+      place[v] = select(better, here, place[v]);
+    }
+  }
+  for (int v = 0; v < kVectors; ++v)
+    for (int64_t j = 0; j < FloatVec::kCount; ++j)
+      y[v * FloatVec::kCount + j] = static_cast<int64_t>(place[v].v[j]);
+}
+
+// Outputs [begin, end), which lie along `inner`; an index is exact as a float.
+template <bool largest>
+void find_between(const float* x, int64_t begin, int64_t end, const AxisSplit& split, int64_t* y) {
+  constexpr int64_t kCount = FloatVec::kCount;
+  for (int64_t i = begin; i < end;) {
+    const int64_t outer = i / split.inner, inner = i % split.inner;
+    const float* from = x + outer * split.axis * split.inner;
+    const int64_t last = std::min(split.inner, inner + end - i);
+    int64_t j = inner;
+    for (; j + 4 * kCount <= last; j += 4 * kCount)
+      find_in_columns<largest, 4>(from + j, split.axis, split.inner, y + i + j - inner);
+    for (; j + kCount <= last; j += kCount)
+      find_in_columns<largest, 1>(from + j, split.axis, split.inner, y + i + j - inner);
+    for (; j < last; ++j) y[i + j - inner] = find_best<largest>(from + j, split.axis, split.inner);
+    i += last - inner;
+  }
+}
+
 template <bool largest>
 void run_arg_reduce(const KernelArgs& args) {
   const AxisSplit split =
@@ -106,6 +148,8 @@ void run_arg_reduce(const KernelArgs& args) {
     parallel_ranges(args.context, outputs, grain_for(split.axis), [&](int64_t begin, int64_t end) {
       if constexpr (std::is_same_v<ComputeOf<T>, float>)
         if (split.inner == 1) return find_in_rows<largest>(x, begin, end, split.axis, y);
+      if constexpr (std::is_same_v<T, float>)
+        if (split.axis < int64_t{1} << 24) return find_between<largest>(x, begin, end, split, y);
       for (int64_t i = begin; i < end; ++i) {
         const int64_t outer = i / split.inner, inner = i % split.inner;
         y[i] = find_best<largest>(x + outer * split.axis * split.inner + inner, split.axis,

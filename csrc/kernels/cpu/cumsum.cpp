@@ -17,6 +17,31 @@ void cumsum_line(const T* x, T* y, int64_t count, int64_t stride, bool exclusive
   }
 }
 
+constexpr int64_t kColumns = 64;
+
+/// `columns` <= kColumns neighbouring lines.
+template <class T>
+void cumsum_columns(const T* x, T* y, int64_t count, int64_t stride, int64_t columns,
+                    bool exclusive) {
+  using Sum = std::conditional_t<std::is_floating_point_v<ComputeOf<T>>, double, int64_t>;
+  Sum sums[kColumns] = {};
+  for (int64_t i = 0; i < count; ++i, x += stride, y += stride) {
+    if (exclusive) {
+      for (int64_t j = 0; j < columns; ++j) {
+        const Sum before = sums[j];
+        sums[j] += static_cast<Sum>(computed(x[j]));
+        y[j] = stored<T>(before);
+      }
+    } else {
+      ORTM_SIMD
+      for (int64_t j = 0; j < columns; ++j) {
+        sums[j] += static_cast<Sum>(computed(x[j]));
+        y[j] = stored<T>(sums[j]);
+      }
+    }
+  }
+}
+
 void run_cumsum(const KernelArgs& args) {
   const Attrs& attrs = args.facts.node().attrs;
   const AxisSplit split = split_at(args.facts.inputs[0].layout.sizes, attrs.integer("axis", 0));
@@ -25,15 +50,22 @@ void run_cumsum(const KernelArgs& args) {
   const int64_t start = reverse ? (split.axis - 1) * split.inner : 0;
   if (split.axis == 0) return;
   dispatch_real(args.in[0].dtype, [&]<class T> {
-    parallel_ranges(args.context, split.outer * split.inner, grain_for(split.axis),
-                    [&](int64_t begin, int64_t end) {
-                      for (int64_t line = begin; line < end; ++line) {
-                        const int64_t at = line / split.inner * split.axis * split.inner +
-                                           line % split.inner + start;
-                        cumsum_line(args.in[0].as<T>() + at, args.out[0].as<T>() + at, split.axis,
-                                    stride, exclusive);
-                      }
-                    });
+    parallel_ranges(
+        args.context, split.outer * split.inner, grain_for(split.axis),
+        [&](int64_t begin, int64_t end) {
+          for (int64_t line = begin; line < end;) {
+            const int64_t inner = line % split.inner;
+            const int64_t at = line / split.inner * split.axis * split.inner + inner + start;
+            const int64_t columns = std::min({kColumns, split.inner - inner, end - line});
+            const T* x = args.in[0].as<T>() + at;
+            T* y = args.out[0].as<T>() + at;
+            if (columns == 1)
+              cumsum_line(x, y, split.axis, stride, exclusive);
+            else
+              cumsum_columns(x, y, split.axis, stride, columns, exclusive);
+            line += columns;
+          }
+        });
   });
 }
 

@@ -14,6 +14,26 @@ namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
 
+/// Elements along the last axis, of some indices at a time for all lines.
+template <class T>
+void gather_elements(const KernelArgs& args, const AxisSplit& split, const IndexReader& indices) {
+  constexpr int64_t kAtOnce = 256;
+  const int64_t count = indices.count();
+  parallel_ranges(args.context, split.outer, grain_for(count), [&](int64_t begin, int64_t end) {
+    int64_t places[kAtOnce];
+    for (int64_t first = 0; first < count; first += kAtOnce) {
+      const int64_t some = std::min(kAtOnce, count - first);
+      for (int64_t m = 0; m < some; ++m) places[m] = indices.at(first + m);
+      for (int64_t outer = begin; outer < end; ++outer) {
+        const T* from = args.in[0].as<T>() + outer * split.axis;
+        T* to = args.out[0].as<T>() + outer * count + first;
+        ORTM_SIMD
+        for (int64_t m = 0; m < some; ++m) to[m] = from[places[m]];
+      }
+    }
+  });
+}
+
 template <class T>
 void gather_rows(const KernelArgs& args, const AxisSplit& split, const IndexReader& indices) {
   const T* data = args.in[0].as<T>();
@@ -37,7 +57,12 @@ void run_gather(const KernelArgs& args) {
       split_at(args.facts.inputs[0].layout.sizes, args.facts.node().attrs.integer("axis", 0));
   const IndexReader indices(args, split.axis, "Gather");
   if (indices.count() == 0 || split.outer * split.inner == 0) return;
-  dispatch_width(size_of(args.in[0].dtype), [&]<class T> { gather_rows<T>(args, split, indices); });
+  dispatch_width(size_of(args.in[0].dtype), [&]<class T> {
+    if (split.inner == 1 && split.outer > 1)
+      gather_elements<T>(args, split, indices);
+    else
+      gather_rows<T>(args, split, indices);
+  });
 }
 
 // --- gradient ------------------------------------------------------------------------------------
@@ -122,11 +147,44 @@ void sum_rows(const T* dy, const int64_t* positions, int64_t count, int64_t inne
   });
 }
 
+/// Elements of lines: indices that are equally far from each other, as those of windows are, make a
+/// run, which is added to each line. Each element adds up in the order of the indices.
+void add_runs(const KernelArgs& args, const AxisSplit& split, const IndexReader& indices,
+              int64_t padding) {
+  const auto* dy = args.in[0].as<float>();
+  auto* out = args.out[0].as<float>();
+  const int64_t count = indices.count(), size = split.axis;
+  parallel_ranges(args.context, split.outer, grain_for(count), [&](int64_t begin, int64_t end) {
+    std::fill(out + begin * size, out + end * size, 0.0f);
+    for (int64_t m = 0, length = 1; m < count; m += length, length = 1) {
+      const int64_t first = indices.at(m);
+      if (first == padding) continue;
+      const int64_t step = m + 1 < count ? indices.at(m + 1) - first : 0;
+      while (step > 0 && m + length < count && indices.at(m + length) == first + length * step &&
+             first + length * step != padding)
+        ++length;
+      for (int64_t outer = begin; outer < end; ++outer) {
+        const float* from = dy + outer * count + m;
+        float* to = out + outer * size + first;
+        if (step == 1) {
+          ORTM_SIMD
+          for (int64_t k = 0; k < length; ++k) to[k] += from[k];
+        } else {
+          for (int64_t k = 0; k < length; ++k) to[k * step] += from[k];
+        }
+      }
+    }
+  });
+}
+
 void run_gather_grad(const KernelArgs& args) {
   const AxisSplit split = grad_split(args.facts);
   if (split.outer * split.inner * split.axis == 0) return;
   const IndexReader indices(args, split.axis, "GatherGrad");
   int64_t padding = args.facts.node().attrs.integer("padding_idx", -1);
+  const bool has_sum = args.in.size() > 2 && args.in[2].data;
+  if (split.inner == 1 && !has_sum && args.in[0].dtype == DType::Float32)
+    return add_runs(args, split, indices, padding);
   int64_t* starts = static_cast<int64_t*>(args.workspace);
   int64_t* order = starts + split.axis + 1;
   sort_positions(indices, split.axis, padding, starts, order);

@@ -34,6 +34,35 @@ inline V load_wide(const T* from) {
   }
 }
 
+/// The vector as halves at `to`, as to_float16() rounds; false, and nothing is written, if it may
+/// not be so: of a NaN the instruction keeps some bits.
+inline bool narrow_vector(FloatVec v, Float16* to) {
+#if defined(__AVX512F__)
+  if (_mm512_cmp_ps_mask(__m512(v.v), __m512(v.v), _CMP_UNORD_Q) != 0) return false;
+  const __m256i halves = _mm512_maskz_cvtps_ph(0xffff, __m512(v.v), _MM_FROUND_TO_NEAREST_INT);
+  std::memcpy(to, &halves, sizeof(halves));
+  return true;
+#elif defined(__F16C__)
+  const __m256 unordered = _mm256_cmp_ps(__m256(v.v), __m256(v.v), _CMP_UNORD_Q);
+  if (_mm256_movemask_ps(unordered) != 0) return false;
+  const __m128i halves = _mm256_cvtps_ph(__m256(v.v), _MM_FROUND_TO_NEAREST_INT);
+  std::memcpy(to, &halves, sizeof(halves));
+  return true;
+#else
+  for (int64_t i = 0; i < FloatVec::kCount; ++i) to[i] = to_float16(v.v[i]);
+  return true;
+#endif
+}
+
+/// Narrows a dense row.
+inline void narrow_row(const float* from, int64_t count, Float16* to) {
+  constexpr int64_t kCount = FloatVec::kCount;
+  for (int64_t i = 0; i < count; i += kCount) {
+    if (i + kCount <= count && narrow_vector(FloatVec::load(from + i), to + i)) continue;
+    for (int64_t j = i; j < std::min(count, i + kCount); ++j) to[j] = to_float16(from[j]);
+  }
+}
+
 /// Widens a dense row.
 template <class T>
 inline void widen_row(const T* from, int64_t count, float* to) {

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "kernels/cpu/half_rows.h"
 #include "kernels/cpu/pointwise_op.h"
 
 namespace ortmodule {
@@ -33,6 +34,27 @@ void store(void* to, const void* tile, int64_t count, int64_t stride) {
     for (int64_t i = 0; i < count; ++i) out[i] = stored<Stored>(in[i]);
   } else {
     for (int64_t i = 0; i < count; ++i) out[i * stride] = stored<Stored>(in[i]);
+  }
+}
+
+void load_halves(void* tile, const void* from, int64_t count, int64_t stride) {
+  if (stride != 1) return load<Float16, float>(tile, from, count, stride);
+  widen_row(static_cast<const Float16*>(from), count, static_cast<float*>(tile));
+}
+
+void store_halves(void* to, const void* tile, int64_t count, int64_t stride) {
+  if (stride != 1) return store<Float16, float>(to, tile, count, stride);
+  narrow_row(static_cast<const float*>(tile), count, static_cast<Float16*>(to));
+}
+
+void round_to_halves(const MicroArgs& m) {
+  Float16 halves[FloatVec::kCount];
+  const auto* x = static_cast<const float*>(m.in[0]);
+  auto* y = static_cast<float*>(m.out);
+  for (int64_t i = 0; i < m.count; i += FloatVec::kCount) {
+    const int64_t count = std::min<int64_t>(FloatVec::kCount, m.count - i);
+    narrow_row(x + i, count, halves);
+    widen_row(halves, count, y + i);
   }
 }
 
@@ -82,7 +104,7 @@ MicroFn conversion(Compute from, DType to) {
 MicroFn rounding(DType dtype) {
   switch (dtype) {
     case DType::BFloat16: return &unary<formulas::RoundTo<BFloat16>, float>;
-    case DType::Float16: return &unary<formulas::RoundTo<Float16>, float>;
+    case DType::Float16: return &round_to_halves;
     case DType::Int32: return &unary<formulas::RoundTo<int32_t>, int64_t>;
     case DType::Int16: return &unary<formulas::RoundTo<int16_t>, int64_t>;
     case DType::Int8: return &unary<formulas::RoundTo<int8_t>, int64_t>;
@@ -104,7 +126,7 @@ LoadFn load_of(DType dtype, Compute type) {
   switch (dtype) {
     case DType::Float32: return &load<float, float>;
     case DType::Float64: return &load<double, double>;
-    case DType::Float16: return &load<Float16, float>;
+    case DType::Float16: return &load_halves;
     case DType::BFloat16: return &load<BFloat16, float>;
     case DType::Int64: return &load<int64_t, int64_t>;
     case DType::Int32: return &load<int32_t, int64_t>;
@@ -125,7 +147,7 @@ StoreFn store_of(DType dtype, Compute type) {
   switch (dtype) {
     case DType::Float32: return &store<float, float>;
     case DType::Float64: return &store<double, double>;
-    case DType::Float16: return &store<Float16, float>;
+    case DType::Float16: return &store_halves;
     case DType::BFloat16: return &store<BFloat16, float>;
     case DType::Int64: return &store<int64_t, int64_t>;
     case DType::Int32: return &store<int32_t, int64_t>;

@@ -1,9 +1,11 @@
-// QuantizedLSTMSteps: the recurrent weights are packed as bytes and widened in registers at each
-// step, so that a step reads a quarter of the memory; scales and zero points come behind the sums.
-// Gates are in torch's order: input, forget, cell, output.
-#include "kernels/cpu/byte_vec.h"
+// QuantizedLSTMSteps: at each step the state of a row becomes bytes, whose products with the
+// recurrent weights are summed exactly; scales and zero points come behind the sums, as in
+// matmul_integer.cpp. The weights are read as they lie. Gates are in torch's order: input, forget,
+// cell, output.
+#include "kernels/cpu/byte_rows.h"
+#include "kernels/cpu/dynamic_bytes.h"
+#include "kernels/cpu/integer_copies.h"
 #include "kernels/cpu/integer_finish.h"
-#include "kernels/cpu/packed_product.h"
 #include "kernels/cpu/row_math.h"
 
 namespace ortmodule {
@@ -33,30 +35,27 @@ struct Shape {
         hidden(facts.inputs[kR].layout.sizes[0]),
         reverse(facts.node().attrs.flag("reverse")) {}
   int64_t gates() const { return 4 * hidden; }
-  /// Whether the weights are read as they lie: packing them takes as long as several products.
-  bool reads_in_place() const { return steps * batch <= 16; }
 };
-
-template <class Q>
-using Product = PackedProduct<float, Q>;
 
 constexpr int64_t kLine = 64;
 
 /// Parts of the workspace, from cache line to cache line.
 struct Workspace {
-  float *sums, *state, *cell, *bias, *scale, *zero;
-  void* weights;
+  uint8_t* quantized;  // rows of states as bytes
+  int32_t *sums, *zero, *columns;
+  float *gates, *state, *cell, *bias, *scale;
   int64_t bytes = 0;
 
   Workspace(const Shape& s, void* memory) : memory_(static_cast<char*>(memory)) {
-    const Product<int8_t> product(s.hidden, s.gates());
-    sums = take<float>(s.batch * product.row_elements());
+    quantized = take<uint8_t>((s.batch + 1) * byte_row_stride(s.hidden));
+    sums = take<int32_t>(s.batch * s.gates());
+    zero = take<int32_t>(s.gates());
+    columns = take<int32_t>(s.gates());
+    gates = take<float>(s.batch * s.gates());
     state = take<float>(s.batch * s.hidden);
     cell = take<float>(s.batch * s.hidden);
     bias = take<float>(s.gates());
     scale = take<float>(s.gates());
-    zero = take<float>(s.gates());
-    weights = take<int8_t>(s.reads_in_place() ? 0 : product.packed_elements());
   }
 
  private:
@@ -70,22 +69,26 @@ struct Workspace {
   char* memory_;
 };
 
-template <class Q>
 class Forward {
  public:
   explicit Forward(const KernelArgs& args)
-      : args_(args), s_(args.facts), at_(s_, args.workspace), product_(s_.hidden, s_.gates()) {
+      : args_(args), s_(args.facts), at_(s_, args.workspace), stride_(byte_row_stride(s_.hidden)) {
     const TensorView& r = args.in[kR];
-    if (!s_.reads_in_place())
-      product_.pack(StridedMatrix<const Q>{r.as<Q>(), s_.hidden, s_.gates(), r.strides[0], 1},
-                    weights());
+    const bool flips = r.dtype == DType::UInt8;
+    weights_ = {static_cast<const int8_t*>(r.data), s_.hidden, s_.gates(), r.strides[0],
+                static_cast<int8_t>(flips ? -128 : 0)};
+    std::fill_n(at_.quantized, (s_.batch + 1) * stride_, uint8_t{0});
     const Each scale(args, kScale), zero(args, kZero);
     for (int64_t j = 0; j < s_.gates(); ++j) {
       at_.scale[j] = scale.number(j);
-      at_.zero[j] = static_cast<float>(zero.point(j));
-      has_zero_ = has_zero_ || at_.zero[j] != 0.0f;
+      at_.zero[j] = zero.point(j) - (flips ? 128 : 0);
+      has_zero_ = has_zero_ || at_.zero[j] != 0;
       at_.bias[j] = element(kInputBias, j) + element(kRecurrentBias, j);
     }
+    if (s_.steps > 1 || has(kInitialH))
+      sum_columns();
+    else
+      std::fill_n(at_.columns, s_.gates(), 0);  // a state of zeros has the point 0
   }
 
   void run() {
@@ -96,7 +99,17 @@ class Forward {
   }
 
  private:
-  Q* weights() const { return static_cast<Q*>(at_.weights); }
+  uint8_t* quantized(int64_t row) const { return at_.quantized + row * stride_; }
+
+  /// What a zero point of a state is multiplied with: sums of weights less their zero points.
+  void sum_columns() const {
+    uint8_t* ones = quantized(s_.batch);
+    std::fill_n(ones, s_.hidden, uint8_t{1});
+    multiply_byte_rows(ones, 1, weights_, at_.columns, s_.gates());
+    const auto inner = static_cast<int32_t>(s_.hidden);
+    for (int64_t j = 0; j < s_.gates(); ++j) at_.columns[j] -= inner * at_.zero[j];
+  }
+
   bool has(size_t i) const { return i < args_.in.size() && args_.in[i].data; }
   float element(size_t i, int64_t j) const { return has(i) ? args_.in[i].as<float>()[j] : 0.0f; }
 
@@ -115,18 +128,14 @@ class Forward {
   }
 
   void run_rows(int64_t first, int64_t last) const {
-    const int64_t n = s_.hidden, width = product_.row_elements();
+    const int64_t n = s_.hidden;
     for (int64_t row = first; row < last; ++row) {
       load(kInitialH, row, at_.state + row * n);
       load(kInitialC, row, at_.cell + row * n);
     }
     for (int64_t i = 0; i < s_.steps; ++i) {
       const int64_t step = s_.reverse ? s_.steps - 1 - i : i;
-      if (s_.reads_in_place())
-        for (int64_t row = first; row < last; ++row)
-          multiply(at_.state + row * n, at_.sums + row * width);
-      else
-        product_.run(at_.state + first * n, n, last - first, weights(), at_.sums + first * width);
+      multiply(first, last);
       for (int64_t row = first; row < last; ++row) {
         float* y = has_output(0) ? args_.out[0].as<float>() + (step * s_.batch + row) * n : nullptr;
         if (is_valid(step, row))
@@ -141,56 +150,45 @@ class Forward {
     }
   }
 
-  /// sums = a state times the weights as they lie.
-  void multiply(const float* state, float* sums) const {
-    int64_t column = multiply_columns<8>(state, 0, sums);
-    column = multiply_columns<1>(state, column, sums);
-    const TensorView& r = args_.in[kR];
-    for (; column < s_.gates(); ++column) {
-      float total = 0.0f;
-      for (int64_t k = 0; k < s_.hidden; ++k)
-        total += state[k] * static_cast<float>(r.as<Q>()[k * r.strides[0] + column]);
-      sums[column] = total;
-    }
-  }
-
-  /// From `column` on, so many vectors of columns at a time. Returns the first column that is left.
-  template <int kVectors>
-  int64_t multiply_columns(const float* state, int64_t column, float* sums) const {
-    constexpr int64_t kCount = FloatVec::kCount;
-    const TensorView& r = args_.in[kR];
-    for (; column + kVectors * kCount <= s_.gates(); column += kVectors * kCount) {
-      FloatVec totals[kVectors];
-      ORTM_UNROLL
-      for (FloatVec& total : totals) total = FloatVec(0.0f);
-      const Q* row = r.as<Q>() + column;
-      for (int64_t k = 0; k < s_.hidden; ++k, row += r.strides[0]) {
-        const FloatVec factor(state[k]);
-        ORTM_UNROLL
-        for (int v = 0; v < kVectors; ++v)
-          totals[v] = multiply_add(factor, load_wide<FloatVec>(row + v * kCount), totals[v]);
+  /// The products of the states of rows [first, last) with the weights.
+  void multiply(int64_t first, int64_t last) const {
+    const int64_t n = s_.hidden, gates = s_.gates();
+    // A few rows at a time, whose scales fit the stack.
+    for (int64_t begin = first; begin < last; begin += kTogether) {
+      const int64_t count = std::min(kTogether, last - begin);
+      float scales[kTogether];
+      int32_t points[kTogether], totals[kTogether];
+      for (int64_t r = 0; r < count; ++r) {
+        const float* state = at_.state + (begin + r) * n;
+        const DynamicScale bytes(range_of(state, n));
+        bytes.quantize(state, n, quantized(begin + r));
+        scales[r] = bytes.scale;
+        points[r] = static_cast<int32_t>(bytes.zero);
+        totals[r] = 0;
+        for (int64_t k = 0; has_zero_ && k < n; ++k) totals[r] += quantized(begin + r)[k];
       }
-      ORTM_UNROLL
-      for (int v = 0; v < kVectors; ++v) totals[v].store(sums + column + v * kCount);
+      multiply_byte_rows(quantized(begin), count, weights_, at_.sums + begin * gates, gates);
+      for (int64_t r = 0; r < count; ++r) {
+        const int32_t *sums = at_.sums + (begin + r) * gates, point = points[r], total = totals[r];
+        const float scale = scales[r];
+        float* z = at_.gates + (begin + r) * gates;
+        ORTM_SIMD
+        for (int64_t j = 0; j < gates; ++j)
+          z[j] = static_cast<float>(sums[j] - point * at_.columns[j] - total * at_.zero[j]) *
+                 (scale * at_.scale[j]);
+      }
     }
-    return column;
   }
 
   bool has_output(size_t i) const { return i < args_.out.size() && args_.out[i].data; }
 
   void update(int64_t step, int64_t row, float* y) const {
     const int64_t n = s_.hidden;
-    float *z = at_.sums + row * product_.row_elements(), *state = at_.state + row * n;
+    float *z = at_.gates + row * s_.gates(), *state = at_.state + row * n;
     float* cell = at_.cell + row * n;
     const float* pre = args_.in[kPre].as<float>() + (step * s_.batch + row) * s_.gates();
-    if (has_zero_) {
-      const float total = static_cast<float>(row_sum(
-          n, [](auto v) { return v; }, static_cast<const float*>(state)));
-      ORTM_SIMD
-      for (int64_t j = 0; j < 4 * n; ++j) z[j] -= at_.zero[j] * total;
-    }
     ORTM_SIMD
-    for (int64_t j = 0; j < 4 * n; ++j) z[j] = (pre[j] + at_.bias[j]) + z[j] * at_.scale[j];
+    for (int64_t j = 0; j < 4 * n; ++j) z[j] = (pre[j] + at_.bias[j]) + z[j];
     apply([](FloatVec v) { return sigmoid(v); }, z, 2 * n);
     apply([](FloatVec v) { return fast_tanh(v); }, z + 2 * n, n);
     apply([](FloatVec v) { return sigmoid(v); }, z + 3 * n, n);
@@ -208,16 +206,17 @@ class Forward {
     map_vectors(f, count, x, x);
   }
 
+  static constexpr int64_t kTogether = 16;
+
   const KernelArgs& args_;
   Shape s_;
   Workspace at_;
-  Product<Q> product_;
+  int64_t stride_;
+  ByteMatrix weights_{};
   bool has_zero_ = false;
 };
 
-void run(const KernelArgs& args) {
-  args.in[kR].dtype == DType::Int8 ? Forward<int8_t>(args).run() : Forward<uint8_t>(args).run();
-}
+void run(const KernelArgs& args) { Forward(args).run(); }
 
 size_t workspace_bytes(const StepFacts& facts) {
   return static_cast<size_t>(Workspace(Shape(facts), nullptr).bytes);
@@ -227,7 +226,9 @@ REGISTER_CPU_KERNEL({.op = "QuantizedLSTMSteps",
                      .name = "quantized_lstm_steps_cpu",
                      .dtypes = {DType::Float32},
                      .run = run,
-                     .workspace_bytes = workspace_bytes});
+                     .unsupported = other_copy_runs,
+                     .workspace_bytes = workspace_bytes,
+                     .priority = kIntegerPriority});
 
 }  // namespace
 }  // namespace ORTM_ISA

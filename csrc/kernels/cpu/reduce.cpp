@@ -123,8 +123,8 @@ struct Extremum {
       !largest ? kLimit
                : (std::numeric_limits<C>::has_infinity ? -kLimit : std::numeric_limits<C>::min());
   static C add(C a, C b) {
-    const bool better = largest ? b > a : b < a;
-    return better | (b != b) ? b : a;
+    const C better = (largest ? b > a : b < a) ? b : a;  // two selections become vectors
+    return b != b ? b : better;
   }
   static Partial combine(Partial a, Partial b) { return add(a, b); }
   static FloatVec add(FloatVec a, FloatVec b) {

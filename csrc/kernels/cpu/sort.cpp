@@ -2,11 +2,11 @@
 // first; NaN counts as largest, as in torch. torch's kernels are taken where there are any, except
 // for a TopK whose ties must be in this order (`stable`).
 // Method: an element and its index become one number, so that any sort of these is stable; of a
-// TopK only what comes first is sorted.
+// TopK only what comes first is sorted, and a few first ones are found by insertion.
 #include <bit>
 
 #include "kernels/axis.h"
-#include "kernels/cpu/cpu_kernel.h"
+#include "kernels/cpu/elementary_vec.h"
 #include "kernels/dtype_dispatch.h"
 
 namespace ortmodule {
@@ -90,16 +90,53 @@ size_t workspace_bytes(const StepFacts& facts) {
   return static_cast<size_t>(s.tasks(dtype) * s.split.axis) * s.entry_bytes(dtype);
 }
 
+constexpr int64_t kInserted = 16;
+
+/// Whether none of a vector of elements comes before an earlier one `last`.
+inline bool are_behind(const float* x, float last, bool descending) {
+  const FloatVec v = FloatVec::load(x), limit(last);
+  if (descending) return !any_of((v > limit) | ~(v == v));
+  return !any_of((v < limit) | ((v == v) & ~(limit == limit)));
+}
+
+/// The first `kept` <= kInserted entries of a line, in order. Most elements are behind all of them.
+template <class T, class Entry>
+void insert_line(const SortShape& s, const T* x, Entry* entries) {
+  using U = std::remove_const_t<decltype(order_of(T()))>;
+  const int64_t n = s.split.axis, step = s.split.inner;
+  const U flip = s.descending ? ~U(0) : U(0);
+  int64_t found = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    if constexpr (std::is_same_v<T, float>) {
+      const bool all_found = step == 1 && found == s.kept;
+      const auto last = all_found ? static_cast<size_t>(index_of(entries[found - 1])) : 0;
+      while (all_found && i + FloatVec::kCount <= n && are_behind(x + i, x[last], s.descending))
+        i += FloatVec::kCount;
+      if (i >= n) break;
+    }
+    const U order = static_cast<U>(order_of(x[i * step]) ^ flip);
+    const Entry entry = make_entry(order, i);
+    if (found == s.kept && !(entry < entries[found - 1])) continue;
+    int64_t at = found < s.kept ? found++ : found - 1;
+    for (; at > 0 && entry < entries[at - 1]; --at) entries[at] = entries[at - 1];
+    entries[at] = entry;
+  }
+}
+
 template <class T, class Entry>
 void sort_line(const SortShape& s, const T* x, Entry* entries, T* values, int64_t* indices) {
   const int64_t n = s.split.axis, step = s.split.inner;
-  for (int64_t i = 0; i < n; ++i) {
-    const auto order = order_of(x[i * step]);
-    using U = std::remove_const_t<decltype(order)>;
-    entries[i] = make_entry(static_cast<U>(s.descending ? ~order : order), i);
+  if (s.kept <= kInserted && s.kept < n) {
+    insert_line(s, x, entries);
+  } else {
+    for (int64_t i = 0; i < n; ++i) {
+      const auto order = order_of(x[i * step]);
+      using U = std::remove_const_t<decltype(order)>;
+      entries[i] = make_entry(static_cast<U>(s.descending ? ~order : order), i);
+    }
+    if (s.kept < n) std::nth_element(entries, entries + s.kept, entries + n);
+    std::sort(entries, entries + s.kept);
   }
-  if (s.kept < n) std::nth_element(entries, entries + s.kept, entries + n);
-  std::sort(entries, entries + s.kept);
   for (int64_t i = 0; i < s.kept; ++i) {
     const int64_t index = index_of(entries[i]);
     values[i * step] = x[index * step];
