@@ -22,7 +22,11 @@ _FULLY_SHARD = os.path.join("distributed", "fsdp", "_fully_shard")
 
 def graph_break_of(gm: fx.GraphModule) -> str | None:
     """The reason and source line of the graph break that ended this piece; None if it ends with the function."""
-    why = getattr(gm, "compile_subgraph_reason", None)
+    return graph_break_in_words(getattr(gm, "compile_subgraph_reason", None))
+
+
+def graph_break_in_words(why: Any) -> str | None:
+    """Reason and source line of what Dynamo ended a capture for; None if that is no graph break."""
     if why is None or not getattr(why, "graph_break", False):
         return None
     stack = list(getattr(why, "user_stack", None) or ())
