@@ -57,6 +57,10 @@ class CaptureLog:
     """Calls that specialize floats, by function and line."""
     number_reads: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Line that reads a number from an argument -> its captures."""
+    list_kinds: defaultdict[tuple[Any, ...], dict[Any, Any]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    """The captured kinds of a list of tensors by capture, by function and source."""
     read_lists: set[str] = field(default_factory=set)
     """Lines that append to a list that the same function reads."""
     float_values: defaultdict[tuple[str, str], set[Values]] = field(

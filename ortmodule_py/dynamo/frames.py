@@ -397,7 +397,7 @@ class Frames:
         elif broken is not None and broken[0] is frame.f_code:
             outlined = outline(*broken)
         elif failed is not None and failed[0] is frame.f_code:
-            outlined = outline_call(*failed)
+            outlined = outline_call(*failed) or outline(*failed)
         if outlined is None:
             return result
         log.python_parts.add(outlined.part)

@@ -17,6 +17,7 @@ from ortmodule_py.dynamo.reasons import innermost_line, reason_in_words
 UNIT = "FSDP2 gathers or frees the parameters of a unit of `fully_shard`"
 """A reason that is as the user wants it: the units are pieces of their own."""
 OPEN_LOOP = "a loop over a size that changes from call to call"
+OPEN_LIST = "a list of tensors whose length or sizes change from call to call"
 _FULLY_SHARD = os.path.join("distributed", "fsdp", "_fully_shard")
 
 

@@ -492,6 +492,11 @@ CASES["batches and lengths that change"] = lambda: _trained(
     Calls(lambda self, x: self.fc(x).softmax(0)), _rows_of(4), steps=4
 )
 CASES["lists that grow"] = _tested("tests/dynamo/test_unread_lists.py::test_a_hook_that_notes")
+CASES[
+    "lists of tensors of other lengths and sizes in each call (targets of detectors such as DETR and YOLOS)"
+] = _tested(
+    "tests/dynamo/test_open_lists.py::test_what_stands_around_the_list_is_captured_once", "partly"
+)
 
 
 @_case("numpy in forward")
