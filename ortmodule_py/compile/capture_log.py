@@ -48,6 +48,8 @@ class CaptureLog:
     logger: logging.Logger
     graph_breaks: list[str] = field(default_factory=list)
     """One per capture that ended at a graph break: a break repeats for each recompilation."""
+    empty_break: str | None = None
+    """The graph break that ended the current capture, if there was nothing to capture in front of it."""
     eager_pieces: list[EagerPiece] = field(default_factory=list)
     specialized: dict[tuple[str, str, str], set[Values]] = field(default_factory=dict)
     """The values that were captured of a number or size, by call, line and symbol."""
@@ -55,6 +57,10 @@ class CaptureLog:
     """Calls that specialize floats, by function and line."""
     number_reads: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     """Line that reads a number from an argument -> its captures."""
+    list_kinds: defaultdict[tuple[Any, ...], dict[Any, Any]] = field(
+        default_factory=lambda: defaultdict(dict)
+    )
+    """The captured kinds of a list of tensors by capture, by function and source."""
     read_lists: set[str] = field(default_factory=set)
     """Lines that append to a list that the same function reads."""
     float_values: defaultdict[tuple[str, str], set[Values]] = field(
@@ -85,6 +91,12 @@ class CaptureLog:
             level = logging.INFO if reason.startswith(UNIT) else logging.WARNING
             self.logger.log(level, "ortmodule_py: the graph breaks here: %s", reason)
         self.graph_breaks.append(reason)
+
+    def report_empty_break(self) -> None:
+        """The capture has ended, perhaps at a graph break without a piece in front of it."""
+        if self.empty_break is not None:
+            self.report_graph_break(self.empty_break)
+            self.empty_break = None
 
     def has_captured(self, origin: Origin) -> bool:
         """Whether a call in this line was captured before; True if unknown."""

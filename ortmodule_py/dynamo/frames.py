@@ -70,10 +70,14 @@ class Events(Protocol):
     """The log of a module's captures."""
 
     graph_breaks: list[str]
+    empty_break: str | None
     transforms: Transforms
     loop_break: tuple[types.CodeType, int] | None
     open_loop: tuple[types.CodeType, int] | None
     python_parts: set[types.CodeType]
+
+    def report_empty_break(self) -> None:
+        """The capture has ended, perhaps at a graph break without a piece in front of it."""
 
     def report_eager(self, error: Exception) -> Any:
         """A piece falls back to eager PyTorch."""
@@ -322,6 +326,7 @@ class Frames:
         counted = torch._dynamo.utils.counters["frames"]
         converted, pieces = counted["ok"], len(self._compiler.pieces)
         breaks = len(self._compiler.log.graph_breaks)
+        self._compiler.log.empty_break = None
         try:
             with restored_if_capture_fails(), _without_garbage_collection():
                 result = self._converted(frame, *args, skip=skip + 1, **kwargs)
@@ -337,6 +342,7 @@ class Frames:
                 self._failed.last = code
                 raise
             return self._skip_newly(frame, self._failure)
+        self._compiler.log.report_empty_break()
         if (
             code is self._outermost
             and result.guarded_code is not None
@@ -391,7 +397,7 @@ class Frames:
         elif broken is not None and broken[0] is frame.f_code:
             outlined = outline(*broken)
         elif failed is not None and failed[0] is frame.f_code:
-            outlined = outline_call(*failed)
+            outlined = outline_call(*failed) or outline(*failed)
         if outlined is None:
             return result
         log.python_parts.add(outlined.part)

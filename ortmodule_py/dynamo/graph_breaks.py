@@ -17,12 +17,17 @@ from ortmodule_py.dynamo.reasons import innermost_line, reason_in_words
 UNIT = "FSDP2 gathers or frees the parameters of a unit of `fully_shard`"
 """A reason that is as the user wants it: the units are pieces of their own."""
 OPEN_LOOP = "a loop over a size that changes from call to call"
+OPEN_LIST = "a list of tensors whose length or sizes change from call to call"
 _FULLY_SHARD = os.path.join("distributed", "fsdp", "_fully_shard")
 
 
 def graph_break_of(gm: fx.GraphModule) -> str | None:
     """The reason and source line of the graph break that ended this piece; None if it ends with the function."""
-    why = getattr(gm, "compile_subgraph_reason", None)
+    return graph_break_in_words(getattr(gm, "compile_subgraph_reason", None))
+
+
+def graph_break_in_words(why: Any) -> str | None:
+    """Reason and source line of what Dynamo ended a capture for; None if that is no graph break."""
     if why is None or not getattr(why, "graph_break", False):
         return None
     stack = list(getattr(why, "user_stack", None) or ())

@@ -71,7 +71,7 @@ def _logging_functions() -> set[Any]:
     Collected for each module, as libraries with such functions may be imported at any time.
     """
     names = ("debug", "info", "warning", "error", "critical", "exception", "log")
-    functions: set[Any] = {getattr(logging.Logger, name) for name in names}
+    functions: set[Any] = {getattr(of, name) for of in (logging.Logger, logging) for name in names}
     functions.add(warnings.warn)
     transformers_logging = sys.modules.get("transformers.utils.logging")
     for name in ("warning_once", "info_once", "warning_advice"):

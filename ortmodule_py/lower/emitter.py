@@ -221,7 +221,7 @@ class Emitter:
         writer = CallWriter(self.symbols, sink, self.device)
         placeholders = traced.placeholders()
         for index in range(len(outputs)):
-            writer.ids[placeholders[index]] = [sink.grad_input(index)]
+            self._gradient(writer, index, placeholders[index], origin, tag)
         for position, n in zip(body.saved_tensors, saved, strict=True):
             writer.ids[placeholders[position]] = [sink.body_input(self.writer.id_of(n))]
         for position, n in zip(body.saved_numbers, numbers, strict=True):
@@ -261,13 +261,31 @@ class Emitter:
 
         backward.missing = saved
         for index, placeholder in enumerate(joint.gradient_placeholders):
-            backward.ids[placeholder] = [body.grad_input(index)]
+            self._gradient(backward, index, placeholder, origin, tag)
         _write_body(backward, body, joint.backward, joint.gradients, origin, tag)
         inputs = [operands[i] for i in joint.inputs]
         fresh = self.builder.custom_gradient(found, inputs, body, True)
         for position, value in zip(joint.differentiable, fresh, strict=True):
             outputs[position] = value
         self._mark_outputs(fresh, inputs, joint.gradients)
+
+    def _gradient(
+        self,
+        writer: CallWriter,
+        index: int,
+        placeholder: fx.Node,
+        origin: tuple[str, str],
+        tag: str,
+    ) -> None:
+        """Enter the gradient of an output, with the layout of the trace, in the writer of a body.
+
+        The engine's gradients have any layout, and the trace has no `grad.contiguous()` of a backward function.
+        """
+        arguments = [("self", self.builder.Val(writer.sink.grad_input(index)))]
+        outputs = [tensor_meta(placeholder.meta["val"], self.symbols)]
+        ids = writer.sink.call("aten.alias.default", arguments, outputs, origin, tag)
+        assert ids is not None
+        writer.ids[placeholder] = ids
 
     def _detached(self, node: fx.Node, origin: tuple[str, str], tag: str) -> int:
         """The operand's id, detached if it requires a gradient."""

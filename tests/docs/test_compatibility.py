@@ -337,10 +337,14 @@ def _() -> Report:
     return _calls(forward, layers=nn.Sequential(*(nn.Linear(4, 4) for _ in range(4))))
 
 
-@_case("forward and backward hooks of modules")
+CASES["forward hooks of modules"] = _tested(
+    "tests/dynamo/test_hooks.py::test_forward_hooks_of_submodules"
+)
+
+
+@_case("backward hooks of modules (`register_full_backward_hook`)")
 def _() -> Report:
     module = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
-    module[0].register_forward_hook(lambda *args: args[2] * 2)
     module[1].register_full_backward_hook(lambda *_: None)
     return _trained(module, _rows_of(4))
 
@@ -488,6 +492,11 @@ CASES["batches and lengths that change"] = lambda: _trained(
     Calls(lambda self, x: self.fc(x).softmax(0)), _rows_of(4), steps=4
 )
 CASES["lists that grow"] = _tested("tests/dynamo/test_unread_lists.py::test_a_hook_that_notes")
+CASES[
+    "lists of tensors of other lengths and sizes in each call (targets of detectors such as DETR and YOLOS)"
+] = _tested(
+    "tests/dynamo/test_open_lists.py::test_what_stands_around_the_list_is_captured_once", "partly"
+)
 
 
 @_case("numpy in forward")
@@ -495,16 +504,9 @@ def _() -> Report:
     return _calls(lambda self, x: self.fc(x) * torch.from_numpy(np.sin(np.ones(4, np.float32))))
 
 
-@_case("`warnings.warn`, `logging` in forward")
-def _() -> Report:
-    import logging
-
-    def forward(self: Any, x: Tensor) -> Tensor:
-        logging.getLogger(__name__).debug("a batch")
-        return self.fc(x)
-
-    return _calls(forward)
-
+CASES["`warnings.warn`, `logging`, loguru in forward"] = _tested(
+    "tests/dynamo/test_graph_breaks.py::test_what_only_logs_is_skipped"
+)
 
 # ---- kinds of tensors ------------------------------------------------------------------------------
 

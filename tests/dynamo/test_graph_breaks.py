@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import logging
+import sys
+import types
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ortmodule_py.dynamo.patches.table import running_torch
-from tests.semantics import Calls, as_in_eager, assert_compiled, original
+from tests.semantics import Calls, as_in_eager, assert_compiled, assert_whole, original
 
 
 def _broken_twice(self: Any, x: Tensor, ids: Tensor) -> Tensor:
@@ -45,7 +50,12 @@ def _within_try(self: Any, x: Tensor) -> Tensor:
     return y
 
 
-@pytest.mark.parametrize("forward", [_zeros, _state, _every, _within_try])
+def _in_front_of_all(self: Any, x: Tensor) -> Tensor:
+    print(end="")
+    return self.fc(x)
+
+
+@pytest.mark.parametrize("forward", [_zeros, _state, _every, _within_try, _in_front_of_all])
 def test_a_break_is_listed_once_with_the_users_line(forward: Callable[..., Tensor]) -> None:
     def step(model: Any) -> list[Tensor]:
         """Two kinds of input, each of which is a capture."""
@@ -54,9 +64,20 @@ def test_a_break_is_listed_once_with_the_users_line(forward: Callable[..., Tenso
 
     report = as_in_eager(Calls(forward), step)
     first = forward.__code__.co_firstlineno
-    (said,) = report["graph_breaks"]
-    assert any(f"({__file__}:{line})" in said for line in range(first + 1, first + 4)), said
-    assert "step_unsupported" not in said
+    lines = [
+        line
+        for said in report["graph_breaks"]
+        for line in range(first + 1, first + 4)
+        if f"({__file__}:{line})" in said
+    ]
+    # The object that `_state` makes in its first line, and the call of its method.
+    assert (
+        len(lines)
+        == len(set(lines))
+        == len(report["graph_breaks"])
+        == (2 if forward is _state else 1)
+    )
+    assert not any("step_unsupported" in said for said in report["graph_breaks"])
 
 
 def test_one_capture_per_piece_over_changing_batches() -> None:
@@ -173,3 +194,70 @@ def test_a_comprehension_is_a_loop() -> None:
     report = as_in_eager(Calls(listed, offset=torch.ones(())), lambda m: m(torch.randn(3, 4)))
     assert_compiled(report, captures=2)
     assert report["graph_breaks"]
+
+
+_logger = logging.getLogger("tests.of_a_model_that_logs")
+
+
+def _by_name(self: Any, x: Tensor) -> Tensor:
+    logger = logging.getLogger("tests.of_a_model_that_logs")
+    logger.info("%d rows", len(x))
+    logging.getLogger().debug(x)
+    return self.fc(x)
+
+
+def _of_the_module(self: Any, x: Tensor) -> Tensor:
+    y: Tensor = self.fc(x)
+    warnings.warn("slow", stacklevel=1)
+    logging.info("the mean is %s", y.mean())
+    return y.tanh()
+
+
+def _if_enabled(self: Any, x: Tensor) -> Tensor:
+    y: Tensor = self.fc(x)
+    if _logger.isEnabledFor(logging.DEBUG) or _logger.getEffectiveLevel() < logging.DEBUG:
+        _logger.debug("%s", y.mean().item())
+    return y.tanh()
+
+
+class Loguru:
+    """As loguru's logger, whose methods look at the stack."""
+
+    def info(self, text: str, *args: Any) -> None:
+        torch._dynamo.graph_break()
+
+
+def _of_loguru(self: Any, x: Tensor) -> Tensor:
+    y: Tensor = self.fc(x)
+    self.loguru.info("{} rows", len(y))
+    return y.tanh()
+
+
+@pytest.mark.parametrize("forward", [_by_name, _of_the_module, _if_enabled, _of_loguru])
+def test_what_only_logs_is_skipped(forward: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = types.ModuleType("loguru._logger")
+    known.Logger = Loguru  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, known.__name__, known)
+    module = Calls(forward)
+    module.loguru = Loguru()  # type: ignore[assignment]
+    assert_whole(as_in_eager(module, lambda model: model(torch.randn(3, 4)).square().sum()))
+
+
+@contextlib.contextmanager
+def _named() -> Iterator[None]:
+    yield
+
+
+def _of_another_function(self: Any, x: Tensor) -> Tensor:
+    return _checked_in_contexts(self.fc(x)).tanh()
+
+
+def _checked_in_contexts(y: Tensor) -> Tensor:
+    with torch.no_grad(), _named():
+        if y.isnan().any():
+            raise ValueError("no number")
+    return y
+
+
+def test_a_check_in_a_context_of_a_function_that_is_called() -> None:
+    assert_whole(as_in_eager(Calls(_of_another_function), lambda model: model(torch.randn(3, 4))))

@@ -152,3 +152,20 @@ def test_adaptive_pools_of_channels_last_videos(sizes: Any) -> None:
         return results
 
     assert_compiled(as_in_eager(Calls(forward), step))
+
+
+def test_the_gradient_of_a_weight_norm_of_channels_last_convolutions() -> None:
+    """Its kernel reads the gradient of the weight in rows; the convolution leaves pixels."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        y: Tensor = self.conv(x).relu().mean((2, 3))
+        return y
+
+    def step(model: Any) -> Tensor:
+        torch.manual_seed(0)
+        result: Tensor = model(torch.randn(8, 3, 8, 8))
+        result.square().sum().backward()
+        return result
+
+    conv = nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 8, 3, padding=1))
+    assert_compiled(as_in_eager(Calls(forward, conv=conv), step))

@@ -413,3 +413,47 @@ def test_a_forward_that_gives_no_tuple(forward: Any) -> None:
     broken = " ".join(last_run_report(ours)["graph_breaks"])
     assert f"forward returns neither a tensor nor a tuple ({__file__}" in broken
     assert not any(t.requires_grad for t in (got.values() if isinstance(got, dict) else got))
+
+
+@torch.library.custom_op("ortmodule_test::twice_by_rows", mutates_args=())
+def twice_by_rows(x: Tensor) -> Tensor:
+    """As a kernel that takes no strides."""
+    assert x.is_contiguous()
+    return x * 2
+
+
+twice_by_rows.register_fake(torch.empty_like)
+
+
+class ByRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return twice_by_rows(grad.contiguous())
+
+
+class Pixels(nn.Module):
+    """Convolutions that run channels-last inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.second(ByRows.apply(self.first(x)).relu())
+        return y.mean((2, 3))
+
+
+def test_a_backward_that_makes_its_gradient_contiguous() -> None:
+    torch.manual_seed(0)
+    eager = Pixels()
+    model = ORTModule(copy.deepcopy(eager))
+    x = torch.randn(8, 3, 8, 8)
+    for module in (eager, model):
+        module(x).square().sum().backward()
+    for mine, theirs in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+    assert last_run_report(model)["compiled"]

@@ -1,7 +1,8 @@
 """Keeps why a graph breaks within `try` and other places behind which Dynamo cannot go on.
 
 Dynamo then captures once more, up to the last line before that place, and gives that graph a reason of its own,
-"step_unsupported".
+"step_unsupported". Nor has it a graph for a break in front of which there is nothing to capture, as a `print` in the
+first line: such a break is noted here, as this attempt may not be the last one.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor
 from torch._dynamo.output_graph import GraphCompileReason
 
+from ortmodule_py.dynamo.graph_breaks import graph_break_in_words
 from ortmodule_py.dynamo.patches.probes import Trial
-from ortmodule_py.dynamo.patches.table import patch
+from ortmodule_py.dynamo.patches.table import capturing_compiler, patch
 
 
 def _probe(trial: Trial) -> bool:
@@ -27,7 +29,8 @@ def _probe(trial: Trial) -> bool:
         return x + y
 
     same = trial(lambda: attempted, (torch.ones(3, requires_grad=True),))
-    return same and any("is read from a tensor" in reason for reason in trial.graph_breaks)
+    named = ["is read from a tensor" in reason for reason in trial.graph_breaks]
+    return same and named == [True]
 
 
 @patch(
@@ -57,4 +60,8 @@ def _compile(
 ) -> Any:
     if reason.reason == "step_unsupported" and tx.current_speculation.reason is not None:
         reason = tx.current_speculation.reason
-    return compile_graph(self, tx, reason, stack_pops)
+    log: Any = capturing_compiler().log  # type: ignore[union-attr]
+    reported = len(log.graph_breaks)
+    compiled = compile_graph(self, tx, reason, stack_pops)
+    log.empty_break = graph_break_in_words(reason) if len(log.graph_breaks) == reported else None
+    return compiled

@@ -17,7 +17,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._dynamo.variables import ConstantVariable, SymNodeVariable, UserFunctionVariable
+from torch._dynamo.variables import (
+    ConstantVariable,
+    SymNodeVariable,
+    UserFunctionVariable,
+    WithExitFunctionVariable,
+)
 
 from ortmodule_py.dynamo.graph_breaks import user_line
 from ortmodule_py.dynamo.patches.conditions import decide
@@ -230,7 +235,7 @@ def is_handled(tx: Any, instruction: Any) -> bool:
     """Whether a `try` or a context around the line may handle the error, in a function that is captured."""
     frame = tx
     while frame is not None:
-        if any(_may_swallow(tx, block) for block in frame.block_stack):
+        if any(_may_swallow(frame, block) for block in frame.block_stack):
             return True
         entry = getattr(instruction, "exn_tab_entry", None)
         if entry is not None:
@@ -252,19 +257,29 @@ def _passes_on(names: list[str]) -> bool:
     return body[:1] == ["PUSH_EXC_INFO"] and not caught
 
 
-def _may_swallow(tx: Any, block: Any) -> bool:
+def _may_swallow(frame: Any, block: Any) -> bool:
     """Whether a block may end an error: not a context of torch's, or a generator without an `except`."""
-    if block.with_context is None:
+    context = _context(frame, block)
+    if context is None:
         return True
-    if not isinstance(block.with_context, _GENERIC):
+    if not isinstance(context, _GENERIC):
         return False
-    if not tx.output.side_effects.has_pending_mutation_of_attr(block.with_context, "gen"):
+    effects = frame.output.side_effects
+    if not effects.has_pending_mutation_of_attr(context, "gen"):
         return True
-    generator = tx.output.side_effects.load_attr(block.with_context, "gen")
+    generator = effects.load_attr(context, "gen")
     code, inner = getattr(generator, "code", None), getattr(generator, "inline_tracer", None)
     if code is None or inner is None or _has_except(code):
         return True
     return any(_may_swallow(inner, block) for block in inner.block_stack)
+
+
+def _context(frame: Any, block: Any) -> Any:
+    """The context of a `with`; None of other blocks. In a function that another one calls only the stack has it."""
+    if block.with_context is not None:
+        return block.with_context
+    below = frame.stack[block.stack_index - 1 : block.stack_index]
+    return next((held.ctx for held in below if isinstance(held, WithExitFunctionVariable)), None)
 
 
 def _has_except(code: types.CodeType) -> bool:
