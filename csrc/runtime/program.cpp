@@ -21,7 +21,8 @@ ProgramOperand operand_of(const Plan& plan, TensorId tensor) {
   operand.offset_bytes =
       storage.offset_bytes + t.layout.offset * static_cast<int64_t>(size_of(t.dtype));
   // Empty tensors and unused outputs have no memory.
-  ORTM_ASSERT(storage.buffer || storage.bytes == 0, "storage of ", storage.name.text(), " has no buffer");
+  ORTM_ASSERT(storage.buffer || storage.bytes == 0, "storage of ", storage.name.text(),
+              " has no buffer");
   return operand;
 }
 
