@@ -93,10 +93,16 @@ class CaptureLog:
         self.graph_breaks.append(reason)
 
     def report_empty_break(self) -> None:
-        """The capture has ended, perhaps at a graph break without a piece in front of it."""
-        if self.empty_break is not None:
-            self.report_graph_break(self.empty_break)
-            self.empty_break = None
+        """The capture has ended, perhaps at a graph break without a piece in front of it.
+
+        Such a break in a line that has one already is what runs that line in Python.
+        """
+        reason, self.empty_break = self.empty_break, None
+        if reason is None:
+            return
+        line = reason[max(reason.rfind(" ("), 0) :]
+        if not any(known.endswith(line) for known in self.graph_breaks):
+            self.report_graph_break(reason)
 
     def has_captured(self, origin: Origin) -> bool:
         """Whether a call in this line was captured before; True if unknown."""

@@ -18,6 +18,7 @@ from torch._dynamo.variables import ConstantVariable
 from torch._dynamo.variables.misc import LoggingLoggerVariable
 
 from ortmodule_py.dynamo.patches.probes import Trial
+from ortmodule_py.dynamo.patches.state import guard_by
 from ortmodule_py.dynamo.patches.table import patch
 
 _QUESTIONS = {"isEnabledFor", "getEffectiveLevel", "hasHandlers"}
@@ -80,8 +81,10 @@ def _probe_levels(trial: Trial) -> bool:
     needed_by=None,
 )
 def _ask(call: Callable[..., Any], self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
-    # Without a guard: what is logged is left out anyway.
     if name in _QUESTIONS and not kwargs and all(arg.is_python_constant() for arg in args):
-        found = getattr(self.value, name)(*(arg.as_python_constant() for arg in args))
+        logger, given = self.value, [arg.as_python_constant() for arg in args]
+        found = getattr(logger, name)(*given)
+        source = GlobalSource(tx.output.install_global_by_id("__logger", logger))
+        guard_by(source, lambda held: getattr(held, name)(*given) == found, f"{name} of a logger")
         return ConstantVariable.create(found)
     return call(self, tx, name, args, kwargs)

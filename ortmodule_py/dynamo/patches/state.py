@@ -141,7 +141,7 @@ def _guard_absence(obj: Any, name: str | None) -> None:
     if name == "__dict__" and isinstance(obj, kinds.UserFunctionVariable):
         names = frozenset(vars(value))
         source = GlobalSource(output.install_global_by_id("__function", value))
-        _guard_by(source, lambda f: vars(f).keys() == names, f"attributes of {value.__name__}")
+        guard_by(source, lambda f: vars(f).keys() == names, f"attributes of {value.__name__}")
     elif value is not None and not hasattr(value, name):
         source = GlobalSource(output.install_global_by_id("__holder", value))
         guards.install_guard(
@@ -149,7 +149,7 @@ def _guard_absence(obj: Any, name: str | None) -> None:
         )
 
 
-def _guard_by(source: Source, holds: Callable[[Any], bool], what: str) -> None:
+def guard_by(source: Source, holds: Callable[[Any], bool], what: str) -> None:
     """Guard that `holds` is true for the object of `source`."""
 
     def unchanged(builder: Any, guard: Any) -> None:
@@ -213,7 +213,7 @@ def _probe_order(trial: Trial) -> bool:
 def _built(build: Callable[..., Any], self: Any, value: Any) -> Any:
     if isinstance(value, collections.OrderedDict) and len(value) > 1 and self.source is not None:
         keys = tuple(map(_key, value))
-        _guard_by(
+        guard_by(
             AttrSource(self.source, "keys"),  # a guard on the dict itself may not call Python
             lambda now: tuple(map(_key, now())) == keys,
             "order of an OrderedDict",
@@ -223,7 +223,7 @@ def _built(build: Callable[..., Any], self: Any, value: Any) -> Any:
         # Dynamo ignores guards on globals of the standard library, such as that of `os.getenv`.
         output: Any = dynamo_output()
         source = GlobalSource(output.install_global_by_id("__environment", value))
-        _guard_by(source, lambda now: dict(now) == variables, "the environment variables")
+        guard_by(source, lambda now: dict(now) == variables, "the environment variables")
     return build(self, value)
 
 
