@@ -149,10 +149,14 @@ class StreamedProduct {
   template <int kRows>
   static void add_dots(const C* left, const T* right, int64_t row_stride, int64_t column_stride,
                        int64_t inner, int64_t count, C* sums) {
+    constexpr int64_t kAhead = 4;  // columns, each of which is elsewhere in memory
     C buffer[kPiece];
     for (int64_t j = 0; j < count; ++j) {
       const T* from = right + j * column_stride;
       const C* column = buffer;
+      if (row_stride == 1 && j + kAhead < count)
+        for (int64_t k = 0; k < inner; k += kLineBytes / int64_t{sizeof(T)})
+          __builtin_prefetch(from + kAhead * column_stride + k, 0, 2);
       if (row_stride == 1) {
         column = computed_row(from, inner, buffer);
       } else {
