@@ -40,8 +40,6 @@ class ShortList {
 
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
-  /// Bytes of memory besides the object itself.
-  size_t heap_bytes() const { return heap_ ? capacity_ * sizeof(T) : 0; }
   T* data() { return heap_ ? heap_ : inline_; }
   const T* data() const { return heap_ ? heap_ : inline_; }
   iterator begin() { return data(); }
@@ -67,7 +65,6 @@ class ShortList {
     std::copy(first, last, data());
     size_ = static_cast<uint32_t>(count);
   }
-  void clear() { size_ = 0; }
 
  private:
   void reserve(size_t count) {

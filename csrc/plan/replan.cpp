@@ -1,7 +1,6 @@
 #include "plan/replan.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -13,23 +12,9 @@
 namespace ortmodule {
 namespace {
 
-using Role = PlannedStorage::Role;
-
 bool can_be_continued(const Lowered& lowered) {
   return lowered.device == Device::Host && lowered.forward_steps == lowered.steps.size() &&
          lowered.edges.empty();
-}
-
-/// Sizes within what a plan takes; none where make_plan() would throw.
-std::optional<Sizes> evaluated(const Dims& dims, const SymbolValues& symbols) {
-  Sizes sizes = evaluate(dims, symbols);
-  constexpr int64_t kMostElements = int64_t{1} << 48;
-  int64_t count = 1;
-  for (int64_t size : sizes)
-    if (size < 0 || __builtin_mul_overflow(count, std::max<int64_t>(size, 1), &count) ||
-        count > kMostElements)
-      return {};
-  return sizes;
 }
 
 /// Each member that returns bool is false where the plan would differ in more than sizes.
@@ -68,9 +53,16 @@ class Replanner {
       if (bit >= 64) return false;
       changed_symbols_ |= uint64_t{1} << bit;
     }
-    return std::ranges::all_of(earlier_.steps, [&](const PlannedStep& step) {
-      return step.lowered == PlannedStep::kInserted || step.facts->threads == request_.threads;
-    });
+    const auto first = std::ranges::find_if(earlier_.steps, [](const PlannedStep& step) {
+      return step.lowered != PlannedStep::kInserted;
+    });  // the threads of all
+    return first == earlier_.steps.end() || first->facts->threads == request_.threads;
+  }
+
+  Sizes sizes_of(const Value& value) const {
+    Sizes sizes = evaluate(value.dims, request_.symbols);
+    check_sizes(value, sizes);
+    return sizes;
   }
 
   bool mentions_changed(uint32_t step) const {
@@ -118,12 +110,11 @@ class Replanner {
     if (!changed_[view.source] && !mentions_changed(view.lowered)) return true;
     const StepNodes& nodes = lowered_.steps[view.lowered];
     const Node& node = *nodes.nodes.front();
-    const auto sizes = evaluated(node.output(view.output)->dims, request_.symbols);
-    if (!sizes) return false;
     std::optional<Attrs> resolved;
     if (nodes.reads_symbols) resolved = node.attrs.resolve(request_.symbols);
-    std::optional<Layout> layout = nodes.op->view(
-        plan_->tensors[view.source].layout, resolved ? *resolved : node.attrs, *sizes, view.output);
+    std::optional<Layout> layout =
+        nodes.op->view(plan_->tensors[view.source].layout, resolved ? *resolved : node.attrs,
+                       sizes_of(*node.output(view.output)), view.output);
     if (!layout) return false;
     set_layout(view.result, std::move(*layout));
     return true;
@@ -132,7 +123,8 @@ class Replanner {
   bool follow_step(PlannedStep& step) {
     const bool reads_changed =
         std::ranges::any_of(step.in, [&](TensorId in) { return in && changed_[in]; });
-    if (step.lowered == PlannedStep::kInserted) return !reads_changed;
+    // With another layout or storage of its source, a copy may not be wanted.
+    if (step.lowered == PlannedStep::kInserted) return !reads_changed && !is_resized(step.in[0]);
     if (!reads_changed && !mentions_changed(step.lowered)) return true;
     if (!take_twin(step) && !plan_again(step)) return false;
     return set_results(step);
@@ -167,7 +159,7 @@ class Replanner {
     if (kernel.library_bytes || kernel.inexact) return false;
     const StepNodes& nodes = lowered_.steps[step.lowered];
     StepFacts facts = *step.facts;
-    if (!resize_facts(step, nodes, facts)) return false;
+    resize_facts(step, nodes, facts);
     for (size_t i = 0; i < step.in.size(); ++i)
       if (step.in[i] && !takes_layout(kernel, i, facts.inputs[i].layout)) return false;
     std::string why;
@@ -184,7 +176,7 @@ class Replanner {
   }
 
   /// Facts of the step's sizes now, with row-major results.
-  bool resize_facts(const PlannedStep& step, const StepNodes& nodes, StepFacts& facts) {
+  void resize_facts(const PlannedStep& step, const StepNodes& nodes, StepFacts& facts) {
     for (size_t i = 0; i < step.in.size(); ++i)
       if (step.in[i]) facts.inputs[i].layout = plan_->tensors[step.in[i]].layout;
     for (size_t n = 0; n < nodes.nodes.size(); ++n) {
@@ -192,15 +184,12 @@ class Replanner {
       NodeFacts& known = facts.nodes[n];
       if (nodes.reads_symbols) resolve_symbols(node, known);
       for (size_t o = 0; o < node.outputs().size(); ++o) {
-        auto sizes = evaluated(node.output(o)->dims, request_.symbols);
-        if (!sizes) return false;
-        known.output_sizes[o] = std::move(*sizes);
+        known.output_sizes[o] = sizes_of(*node.output(o));
         if (known.outputs[o] < 0) continue;
         facts.outputs[static_cast<size_t>(known.outputs[o])].layout =
             contiguous_layout(known.output_sizes[o]);
       }
     }
-    return true;
   }
 
   void resolve_symbols(const Node& node, NodeFacts& facts) {
@@ -224,6 +213,11 @@ class Replanner {
     known = bytes;
   }
 
+  bool is_resized(TensorId tensor) const {
+    const StorageId storage = plan_->draft.storage_of[tensor];
+    return plan_->draft.storages[storage].bytes != earlier_.draft.storages[storage].bytes;
+  }
+
   bool set_results(const PlannedStep& step) {
     size_t next = 0;
     for (const NodeFacts& node : step.facts->nodes)
@@ -241,12 +235,16 @@ class Replanner {
     return true;
   }
 
-  /// Outputs have the layouts that callers see; see StepBuilder::claim.
+  /// Outputs have the layouts that callers see, and storages of their own: see StepBuilder::claim.
   bool claim_outputs() {
     for (size_t i = 0; i < plan_->output_tensors.size(); ++i) {
       const TensorId tensor = plan_->output_tensors[i];
-      if (!tensor || !changed_[tensor]) continue;
+      if (!tensor) continue;
       Layout& layout = plan_->tensors[tensor].layout;
+      const StorageId storage = plan_->draft.storage_of[tensor];
+      const int64_t bytes = storage_bytes(layout, plan_->tensors[tensor].dtype);
+      if (plan_->draft.storages[storage].bytes != bytes) return false;
+      if (!changed_[tensor]) continue;
       Sizes wanted = contiguous_strides(layout.sizes);
       if (i < request_.output_strides.size() && !request_.output_strides[i].empty())
         wanted = request_.output_strides[i];

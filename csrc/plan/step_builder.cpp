@@ -14,8 +14,10 @@ size_t position(const GraphOutput& output) { return static_cast<size_t>(output.i
 
 size_t region_index(Region region) { return region == Region::Forward ? 0 : 1; }
 
-// Sizes that a model computes may be anything; beyond this, arithmetic on bytes could overflow.
+}  // namespace
+
 void check_sizes(const Value& value, const Sizes& sizes) {
+  // Beyond this, arithmetic on bytes could overflow.
   constexpr int64_t kMostElements = int64_t{1} << 48;
   int64_t count = 1;
   for (int64_t size : sizes) {
@@ -26,8 +28,6 @@ void check_sizes(const Value& value, const Sizes& sizes) {
                " elements, but found ", value.name, " with a size of ", size);
   }
 }
-
-}  // namespace
 
 bool same_strides(const Layout& layout, const Sizes& wanted) {
   if (element_count(layout.sizes) == 0) return true;

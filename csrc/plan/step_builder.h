@@ -20,6 +20,9 @@ inline Layout contiguous_layout(const Sizes& sizes) {
   return {sizes, contiguous_strides(sizes), 0};
 }
 
+/// Throws Error for sizes that no plan takes: a model that computes them may make any.
+void check_sizes(const Value& value, const Sizes& sizes);
+
 /// Whether a layout has those strides, which matter only where a dimension has more than one
 /// element.
 bool same_strides(const Layout& layout, const Sizes& wanted);

@@ -120,6 +120,26 @@ TEST(Replan, OtherStepsArePlannedFromNothing) {
   EXPECT_FALSE(replan(lowered_from(kStep), request_of(lowered, 9), *earlier).plan) << "other graph";
 }
 
+// An output that is a part of a value has the value's memory only where it is the whole of it.
+TEST(Replan, PartsOfLargerValuesAreCopiedToOutputs) {
+  const Lowered lowered = lowered_from(R"(g (x: f32[n,4], z: f32[m,4]) => (y) {
+    t = Tanh (x)
+    y = Slice<axis=0, start=0, end=m, step=1> (t)
+  })");
+  EXPECT_FALSE(continues(lowered, request_of(lowered, 4, 4), request_of(lowered, 8, 4)));
+  EXPECT_FALSE(continues(lowered, request_of(lowered, 8, 4), request_of(lowered, 4, 4)));
+  EXPECT_TRUE(continues(lowered, request_of(lowered, 4, 4), request_of(lowered, 5, 5)));
+}
+
+TEST(Replan, SizesThatNoPlanTakesAreRefused) {
+  const Lowered lowered = lowered_from(R"(g (x: f32[m]) => (y) {
+    y = ConstantOfShape<value=0.0, shape=[n,n], dtype=f32> ()
+  })");
+  const auto earlier = make_plan(lowered, request_of(lowered, 2));
+  for (int64_t n : {int64_t{1} << 30, int64_t{1} << 40})
+    EXPECT_THROW(replan(lowered, request_of(lowered, n), *earlier), Error) << n;
+}
+
 TEST(Replan, TrainingDoesNotKeepDrafts) {
   const Lowered lowered = lowered_from(kStep, Device::CPU);
   const auto earlier = make_plan(lowered, request_of(lowered, 8));
