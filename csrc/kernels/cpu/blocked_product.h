@@ -66,7 +66,7 @@ struct ProductTile {
   /// Panels that `multiply_abreast` reads at a time.
   static constexpr int kAbreast = 4;
 
-  /// The same, with the same bits, of one row and panels `inner` vectors apart, side by side: they
+  /// The same, with the same bits, of one row and panels that follow each other, side by side: they
   /// come from memory, and a processor fetches ahead in each of several streams, but within pages.
   template <class Panel>
   static void multiply_abreast(const C* left, int64_t left_stride, const Panel* panels,
