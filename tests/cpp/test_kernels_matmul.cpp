@@ -79,10 +79,12 @@ constexpr ProductSizes kSizes[] = {{1, 1, 1},    {4, 10, 64},  {5, 33, 7},    {6
                                    {7, 31, 17},  {13, 48, 65}, {14, 64, 16},  {15, 65, 31},
                                    {29, 7, 300}, {43, 96, 40}, {64, 530, 20}, {16, 1100, 513}};
 
-// Few rows and columns, and nothing to add.
-constexpr ProductSizes kThinSizes[] = {{1, 300, 1100}, {2, 1, 5},  {3, 37, 70}, {3, 270, 530},
-                                       {300, 1, 530},  {17, 2, 9}, {5, 7, 0},   {3, 1, 0},
-                                       {0, 4, 3},      {4, 0, 3}};
+// Few rows and columns, and nothing to add; rows in groups and a rest, over more than one piece of
+// the inner dimension.
+constexpr ProductSizes kThinSizes[] = {
+    {1, 300, 1100}, {2, 1, 5},     {3, 37, 70}, {3, 270, 530},   {4, 70, 130},
+    {11, 5, 700},   {300, 1, 530}, {17, 2, 9},  {20, 270, 1100}, {32, 70, 1030},
+    {5, 7, 0},      {3, 1, 0},     {0, 4, 3},   {4, 0, 3}};
 
 TEST(MatMul, MatchesDoubleInEveryOrientation) {
   for (const auto& [m, n, k] : kSizes)

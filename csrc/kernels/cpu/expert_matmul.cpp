@@ -18,7 +18,7 @@ void multiply_floats(const KernelContext& context, const ProductRows& p, const f
         [&](int64_t begin, int64_t end) { product.run(begin, end, x, right, 1.0f, false, p.y); });
   };
   using Streamed = StreamedProduct<float>;
-  if (p.rows <= Streamed::kMostRows)
+  if (Streamed::pays(p.rows, p.columns, p.inner, true))
     run(Streamed(p.rows, p.columns, p.inner), Streamed::kGrain);
   else
     run(BlockedProduct<float>(p.rows, p.columns, p.inner), 1 << 20);

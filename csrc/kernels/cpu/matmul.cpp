@@ -32,12 +32,18 @@ Reason unsupported(const StepFacts& facts) {
   return {};
 }
 
+template <class C>
+void multiply(const KernelArgs& args, const ProductOperands& p) {
+  if (streams<C>(p.problem)) return multiply_streamed<C>(args, p);
+  multiply_in_blocks<C>(args, p);
+}
+
 void run(const KernelArgs& args) {
   const auto& p = *static_cast<const ProductOperands*>(args.prepared);
   if (args.in[0].dtype == DType::Float64)
-    multiply_in_blocks<double>(args, p);
+    multiply<double>(args, p);
   else
-    multiply_in_blocks<float>(args, p);
+    multiply<float>(args, p);
 }
 
 KernelDef matmul_kernel(std::string_view op, std::string_view name) {

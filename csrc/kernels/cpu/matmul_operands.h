@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "kernels/cpu/blocked_product.h"
+#include "kernels/cpu/streamed_product.h"
 #include "kernels/matmul_problem.h"
 
 namespace ortmodule {
@@ -110,6 +111,34 @@ void for_each_matrix(const KernelArgs& args, const ProductOperands& p, int64_t u
                       body(i, first, first + count);
                       begin += count;
                     }
+                  });
+}
+
+/// Whether a product has so few rows, or a single column, that packing the right factor would take
+/// longer.
+template <class T>
+bool streams(const MatMulProblem& problem) {
+  return problem.columns == 1 ||
+         StreamedProduct<T>::pays(problem.rows, problem.columns, problem.inner, problem.b.flipped);
+}
+
+/// A product that streams().
+template <class T>
+void multiply_streamed(const KernelArgs& args, const ProductOperands& p) {
+  using Product = StreamedProduct<T>;
+  const MatMulProblem& problem = p.problem;
+  const bool one_column = problem.columns == 1 && problem.rows > 1;
+  if (p.beta != 0.0) spread_term<T>(args, p);
+  const Product product = one_column ? Product(1, problem.rows, problem.inner)
+                                     : Product(problem.rows, problem.columns, problem.inner);
+  for_each_matrix(args, p, product.units(), Product::kGrain,
+                  [&](int64_t i, int64_t first, int64_t last) {
+                    const ProductMatrices<T> m(args, p, i);
+                    // A column of the result is a row of the transposed product.
+                    const auto left = one_column ? m.b.transposed() : m.a;
+                    const auto right = one_column ? m.a.transposed() : m.b;
+                    product.run(first, last, left, right, static_cast<ComputeOf<T>>(p.alpha),
+                                p.beta != 0.0, m.y);
                   });
 }
 

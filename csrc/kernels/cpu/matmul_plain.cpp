@@ -3,32 +3,11 @@
 // integers wrap around. Products of 16 bits run here with torch, too, where its library (oneDNN)
 // has no code for the processor: its substitute reaches 1 to 11 GFLOP/s where float32 reaches 40.
 #include "kernels/cpu/matmul_operands.h"
-#include "kernels/cpu/streamed_product.h"
 #include "kernels/cpu/tiled_product.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
-
-// --- few rows or one column ----------------------------------------------------------------------
-template <class T>
-void stream(const KernelArgs& args, const ProductOperands& p) {
-  using Product = StreamedProduct<T>;
-  const MatMulProblem& problem = p.problem;
-  const bool one_column = problem.rows > Product::kMostRows;
-  if (p.beta != 0.0) spread_term<T>(args, p);
-  const Product product = one_column ? Product(1, problem.rows, problem.inner)
-                                     : Product(problem.rows, problem.columns, problem.inner);
-  for_each_matrix(args, p, product.units(), Product::kGrain,
-                  [&](int64_t i, int64_t first, int64_t last) {
-                    const ProductMatrices<T> m(args, p, i);
-                    // A column of the result is a row of the transposed product.
-                    const auto left = one_column ? m.b.transposed() : m.a;
-                    const auto right = one_column ? m.a.transposed() : m.b;
-                    product.run(first, last, left, right, static_cast<ComputeOf<T>>(p.alpha),
-                                p.beta != 0.0, m.y);
-                  });
-}
 
 // --- 16 bits -------------------------------------------------------------------------------------
 template <class T>
@@ -151,8 +130,8 @@ void multiply(const KernelArgs& args, const ProductOperands& p) {
     std::fill_n(args.out[0].as<T>(), args.out[0].element_count(), T{});
   } else if constexpr (std::is_integral_v<T>) {
     multiply_as_integers<T>(args, p);
-  } else if (p.problem.rows <= StreamedProduct<T>::kMostRows || p.problem.columns == 1) {
-    stream<T>(args, p);
+  } else if (streams<T>(p.problem)) {
+    multiply_streamed<T>(args, p);
   } else if constexpr (kIsHalf<T>) {
     multiply_widened<T>(args, p);
   } else {

@@ -29,6 +29,8 @@ enum GradientOperand : size_t { kDy = 0, kY = 4, kStatistics = 5 };
 constexpr int64_t kMostRows = 8 * kTileRows, kHeldScores = 1 << 15;
 /// Keys whose gradients are summed while all queries pass by.
 constexpr int64_t kKeyBlock = 256;
+/// For so many queries of a head, keys and values are read as they lie.
+constexpr int64_t kStreamedQueries = 3;
 /// Multiplications worth a thread.
 constexpr double kLeastWork = 1 << 20;
 
@@ -53,7 +55,7 @@ struct Shape {
     width = q[rank - 1];
     keys = sizes(at.k)[rank - 2];
     value_width = sizes(at.v)[rank - 1];
-    streams = !gradient && queries <= StreamedProduct<float>::kMostRows &&
+    streams = !gradient && queries <= kStreamedQueries &&
               !facts.node().attrs.flag("is_causal") && !facts.node().output_used[1];
     // Rows of 16-bit operands take their delta from themselves, and so must be whole.
     const bool whole = !gradient || size_of(facts.inputs[at.q].dtype) == 2;
@@ -280,7 +282,7 @@ class ForwardSlice : Slice<T> {
     const Product to_keys(s_.queries, count, s_.width);
     to_keys.run(0, to_keys.units(), {q, s_.queries, s_.width, s_.width}, k.transposed(), C(1),
                 false, scores);
-    C inverses[Product::kMostRows];
+    C inverses[kStreamedQueries];
     for (int64_t i = 0; i < s_.queries; ++i)
       inverses[i] = exponentials_of(head, i, keys, scores + i * count);
     const Product to_values(s_.queries, s_.value_width, count);

@@ -105,7 +105,8 @@ void multiply_halves(const KernelArgs& args) {
   const StridedMatrix<const T> w{view.as<T>(), view.sizes[0], view.sizes[1], view.strides[0],
                                  view.strides[1]};
   const int64_t rows = w.columns == 0 ? 0 : y.element_count() / w.columns;
-  if (rows > 0 && rows <= StreamedProduct<T, float>::kMostRows) return stream_halves(args, w, rows);
+  if (rows > 0 && StreamedProduct<T, float>::pays(rows, w.columns, w.rows, w.row_stride == 1))
+    return stream_halves(args, w, rows);
   multiply(args, [&](int64_t first, int64_t inner, int64_t column, int64_t width, float* to) {
     const T* from = w.data + first * w.row_stride + column * w.column_stride;
     pack_panels<float>(StridedMatrix<const T>{from, inner, width, w.row_stride, w.column_stride},
