@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,7 +19,16 @@ from torch import Tensor, fx
 from ortmodule_py.base.changing_numbers import changes
 from ortmodule_py.base.errors import origin_of
 from ortmodule_py.trace import record
-from ortmodule_py.trace.repeats import Repeat, attribute_of, calls_of, describe, find_repeats
+from ortmodule_py.trace.repeats import (
+    Repeat,
+    attribute_of,
+    calls_of,
+    describe,
+    element_of,
+    find_repeats,
+)
+
+_SELECT = torch.ops.aten.select.int
 
 
 @dataclass
@@ -60,6 +70,12 @@ class RegionReuse:
         self._positions = {node: i for i, node in enumerate(self._calls)}
         self.repeats = {repeat.start: repeat for repeat in find_repeats(graph)}
         """First call -> region."""
+        self._by_source: dict[int, list[Repeat]] = defaultdict(list)
+        self._by_end: dict[int, list[Repeat]] = defaultdict(list)
+        """Last call of the source -> regions."""
+        for repeat in self.repeats.values():
+            self._by_source[repeat.source].append(repeat)
+            self._by_end[repeat.source + repeat.length - 1].append(repeat)
         self._kept = self._results_to_keep()
         self._entries: dict[tuple[int, int], _Entry] = {}
         self._traced: dict[int, _Traced] = {}
@@ -101,9 +117,7 @@ class RegionReuse:
 
     def _enter_sources(self, position: int, env: Mapping[fx.Node, Any], state: Any) -> None:
         """Note what the regions read that are copied later and begin here."""
-        for repeat in self.repeats.values():
-            if repeat.source != position:
-                continue
+        for repeat in self._by_source.get(position, ()):
             values = {a: env[a] for a in repeat.externals}
             self._entries[repeat.source, repeat.start] = _Entry(
                 state,
@@ -113,9 +127,9 @@ class RegionReuse:
 
     def _leave_sources(self, position: int) -> None:
         """Note how the sources that end here leave the tensors that they read."""
-        for repeat in self.repeats.values():
+        for repeat in self._by_end.get(position, ()):
             entry = self._entries.get((repeat.source, repeat.start))
-            if entry is not None and repeat.source + repeat.length - 1 == position:
+            if entry is not None:
                 entry.left = {a: record.node_of(value) for a, value in entry.tensors.items()}
 
     def reuse(
@@ -134,7 +148,7 @@ class RegionReuse:
         if entry is None or changed is None:
             return None
         mapping = self._mapping(repeat, entry, env, state)
-        if mapping is None:
+        if mapping is None or (changed and repeat.elements):
             return None
         storages = {
             record.storage_key(entry.tensors[a]): record.storage_key(env[repeat.externals[a]])
@@ -146,6 +160,8 @@ class RegionReuse:
             call = self._calls[repeat.start + offset]
             twins = _twins(self._calls[repeat.source + offset], call)
             copies = [_copy(recorded, mapping, twins) for recorded in traced.recorded]
+            if offset in repeat.elements:
+                _take_element(copies, self._calls[repeat.source + offset], call)
             result = _map_result(traced.result, mapping)
             here = {storages[storage] for storage in traced.changed if storage in storages}
             self._traced[repeat.start + offset] = replace(
@@ -192,6 +208,7 @@ class RegionReuse:
             return None
         if not entry.state == state == traced[-1].state:
             return None
+        inside = {node for call in traced for node in call.recorded}
         mapping: dict[fx.Node, fx.Node] = {}
         for a, b in repeat.externals.items():
             described, node = entry.values[a]
@@ -203,7 +220,10 @@ class RegionReuse:
                     return None  # a tensor of a functional transform
             elif mapping.setdefault(node, other) is not other:
                 return None
-        inside = {node for call in traced for node in call.recorded}
+        for offset in repeat.elements:
+            source, call = (self._calls[at + offset] for at in (repeat.source, repeat.start))
+            if not _map_element(traced[offset].recorded, source, env[call.args[0]], call, mapping):
+                return None
         reads = (read for node in inside for read in node.all_input_nodes)
         if not all(read in inside or read in mapping or _is_number(read) for read in reads):
             return None
@@ -284,6 +304,30 @@ def _copy(node: fx.Node, mapping: dict[fx.Node, fx.Node], twins: dict[fx.Node, f
     if call is not None:
         copy.meta |= {"torch_call": call, "origin": origin_of(call)}
     return copy
+
+
+def _map_element(
+    recorded: list[fx.Node],
+    source: fx.Node,
+    operand: Any,
+    call: fx.Node,
+    mapping: dict[fx.Node, fx.Node],
+) -> bool:
+    """Whether a call's ATen calls can be copied with the index of `call`; elements of a tuple are mapped."""
+    was, now = element_of(source), element_of(call)
+    assert was is not None and now is not None
+    if isinstance(operand, (tuple, list)):
+        pair = [_node_of(operand[i]) for i in (was, now)]
+        return not recorded and None not in pair and mapping.setdefault(*pair) is pair[1]
+    takers = [node for node in recorded if node.target is _SELECT]
+    return len(takers) == 1 and takers[0].args[2] == was
+
+
+def _take_element(copies: list[fx.Node], source: fx.Node, call: fx.Node) -> None:
+    """Let copies of the source's ATen calls take the element that `call` takes."""
+    for node in copies:
+        if node.target is _SELECT:
+            node.args = (*node.args[:2], element_of(call))
 
 
 def _twins(source: fx.Node, repeat: fx.Node) -> dict[fx.Node, fx.Node]:

@@ -1,4 +1,4 @@
-"""Regions of a torch-level graph that repeat an earlier region, such as the layers of a transformer.
+"""Regions of a torch-level graph that repeat an earlier region: layers of a transformer, rounds of a loop over time.
 
 Only Dynamo's graph is read: its calls, its constants, and its descriptions of values. Guards are not
 affected, since Dynamo has traced every call by itself.
@@ -6,6 +6,7 @@ affected, since Dynamo has traced every call by itself.
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,8 +20,17 @@ Key = Any
 
 _BEGINNING = 3
 """Calls by which earlier regions are looked up."""
-_SMALLEST = 8
+_SMALLEST = 4
 """Calls of a region, those of checkpointed bodies included; smaller ones cost as much to copy as to trace."""
+_RESULT = 2
+"""Calls that take as long to trace as a result of a copied region takes to make anew."""
+_CELLS = {
+    torch.lstm_cell: 12,
+    torch.gru_cell: 12,
+    torch.rnn_tanh_cell: 5,
+    torch.rnn_relu_cell: 5,
+}
+"""Functions that are several ATen calls -> how many."""
 _CANDIDATES = 16
 """Earlier positions that are compared, of those that begin with the same calls."""
 
@@ -38,12 +48,18 @@ class Repeat:
     """What the source reads from outside -> what this region reads instead."""
     outputs: list[int]
     """Offsets of the calls whose results are read behind this region."""
+    elements: list[int]
+    """Offsets of the calls that take another element of what both regions read, as steps of a loop do."""
 
 
 def describe(value: Any) -> Key:
-    """What a trace may depend on: sizes, strides and type of a tensor, the expression of a size."""
+    """What a trace may depend on: sizes, strides and type of a tensor, the expression of a size.
+
+    Not where in its storage a tensor begins, as steps of a sequence differ in that: only `as_strided` depends
+    on it, with which a piece stays in eager PyTorch.
+    """
     if isinstance(value, Tensor):
-        sizes = tuple(map(_number, (*value.shape, *value.stride(), value.storage_offset())))
+        sizes = tuple(map(_number, (*value.shape, *value.stride())))
         return value.dtype, value.device, value.requires_grad, len(value.shape), sizes
     if isinstance(value, (list, tuple)):
         return type(value), tuple(map(describe, value))
@@ -78,6 +94,30 @@ def attribute_of(node: fx.Node) -> Any:
     return value
 
 
+def element_of(node: fx.Node) -> int | None:
+    """The index of a call that takes one element along an axis, or one of a tuple: `x[:, 3]`; else None."""
+    numbers = [part for part in _index_of(node) if not _is_whole(part)]
+    known = len(numbers) == 1 and type(numbers[0]) is int and numbers[0] >= 0
+    return numbers[0] if known else None
+
+
+def _index_of(node: fx.Node) -> tuple[Any, ...]:
+    """What a call reads of its first operand, axis by axis; () for other calls."""
+    if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
+        index = node.args[1]
+        return index if isinstance(index, tuple) else (index,)
+    by_axis = node.target in ("select", torch.select) and len(node.args) == 3
+    return (
+        (*(slice(None),) * axis, node.args[2])
+        if by_axis and type(axis := node.args[1]) is int
+        else ()
+    )
+
+
+def _is_whole(part: Any) -> bool:
+    return part is None or part is ... or part == slice(None)
+
+
 def find_repeats(graph: fx.Graph) -> list[Repeat]:
     """Regions that repeat an earlier one, in order and apart from each other.
 
@@ -91,7 +131,10 @@ class _Search:
     def __init__(self, graph: fx.Graph) -> None:
         self.calls = calls_of(graph)
         self.positions = {node: i for i, node in enumerate(self.calls)}
-        self.keys = _interned(map(_call_key, self.calls))
+        keys = list(map(_call_key, self.calls))
+        self.keys = _interned(keys)
+        self.forms = _interned(map(_form_key, self.calls, keys))
+        """Equal also where other elements are taken."""
         self.operands = list(map(operands, self.calls))
         self.sizes = list(map(_size, self.calls))
         last = len(self.calls)
@@ -105,7 +148,7 @@ class _Search:
         starts: dict[tuple[int, ...], list[int]] = defaultdict(list)
         at = 0
         while at + _BEGINNING <= len(self.calls):
-            beginning = tuple(self.keys[at : at + _BEGINNING])
+            beginning = tuple(self.forms[at : at + _BEGINNING])
             repeat = self._longest(starts[beginning], at)
             starts[beginning].append(at)
             if repeat is not None:
@@ -129,13 +172,28 @@ class _Search:
         externals: dict[fx.Node, fx.Node] = {}
         length = 0
         while source + length < start and start + length < len(self.calls):
-            if self.keys[source + length] != self.keys[start + length]:
+            if self.forms[source + length] != self.forms[start + length]:
+                break
+            if self._is_other_element(source, start, length) and not self._reads_outside(
+                source, start, length
+            ):
                 break
             pairs = zip(self.operands[source + length], self.operands[start + length], strict=True)
             if not all(self._match(a, b, source, start, externals) for a, b in pairs):
                 break
             length += 1
         return length
+
+    def _is_other_element(self, source: int, start: int, offset: int) -> bool:
+        return self.keys[source + offset] != self.keys[start + offset]
+
+    def _reads_outside(self, source: int, start: int, offset: int) -> bool:
+        """Whether both calls read values that are computed before their regions."""
+        return all(
+            self.positions.get(operand, -1) < begin
+            for begin in (source, start)
+            for operand in self.operands[begin + offset]
+        )
 
     def _match(
         self, a: fx.Node, b: fx.Node, source: int, start: int, externals: dict[fx.Node, fx.Node]
@@ -151,9 +209,12 @@ class _Search:
     def _with_outputs(self, source: int, start: int, length: int) -> Repeat | None:
         """The longest such region whose results can be made anew: tensors that share no memory."""
         for end in range(length, 0, -1):
-            if sum(self.sizes[start : start + end]) < _SMALLEST:
+            size = sum(self.sizes[start : start + end])
+            if size < _SMALLEST:
                 return None
             outputs = [i for i in range(end) if self.last_use[start + i] >= start + end]
+            if size < _SMALLEST * 2 and size < _RESULT * (1 + len(outputs)):
+                continue
             externals: dict[fx.Node, fx.Node] = {}
             for i in range(end):
                 for a, b in zip(self.operands[source + i], self.operands[start + i], strict=True):
@@ -162,7 +223,8 @@ class _Search:
             values = [self.calls[start + i].meta.get("example_value") for i in outputs]
             outside = {_storage(node.meta.get("example_value")) for node in externals.values()}
             if _are_apart(values, outside):
-                return Repeat(source, start, end, externals, outputs)
+                others = [i for i in range(end) if self._is_other_element(source, start, i)]
+                return Repeat(source, start, end, externals, outputs, others)
         return None
 
 
@@ -200,7 +262,7 @@ def _size(node: fx.Node) -> int:
     """Calls, with those in the body that a `get_attr` node reads."""
     value = attribute_of(node) if node.op == "get_attr" else None
     if not isinstance(value, fx.GraphModule):
-        return int(node.op != "get_attr")
+        return _CELLS.get(node.target, 1) if node.op != "get_attr" else 0
     return sum(map(_size, calls_of(value.graph)))
 
 
@@ -215,6 +277,14 @@ def _call_key(node: fx.Node) -> Key:
         return id(node)  # what it does depends on the other users of its operand
     arguments = _argument_key((node.args, node.kwargs), lambda _: "value")
     return node.op, node.target, arguments, describe(node.meta.get("example_value"))
+
+
+def _form_key(node: fx.Node, key: Key) -> Key:
+    """The key of a call without the index of the element that it takes."""
+    if element_of(node) is None:
+        return key
+    parts = ("element" if type(part) is int else repr(part) for part in _index_of(node))
+    return node.op, node.target, tuple(parts), describe(node.meta.get("example_value"))
 
 
 def _attribute_key(node: fx.Node) -> Key:

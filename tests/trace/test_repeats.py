@@ -245,3 +245,48 @@ def test_views_of_what_was_changed_in_place() -> None:
     torch.testing.assert_close(model(x), model.module(x), rtol=1e-4, atol=1e-5)
     report = last_run_report(model)
     assert report["compiled"], report["eager_pieces"]
+
+
+class Steps(nn.Module):
+    """A loop over time, whose rounds read one step each."""
+
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.cell = nn.LSTMCell(6, 6)
+        self.decay = nn.Parameter(torch.rand(6))
+        self.mode = mode
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, c = x.new_zeros(x.shape[0], 6), x.new_zeros(x.shape[0], 6)
+        seen = []
+        rates = torch.sigmoid(x)
+        y = x * 1.0
+        parts = x.unbind(1)
+        for t in range(x.shape[1]):
+            if self.mode == "cell":
+                h, c = self.cell(x[:, t], (h, c))
+            elif self.mode == "unbound":
+                h = (h * rates[:, t] + parts[t] * self.decay.exp()).tanh() * self.decay
+            elif self.mode == "selected":
+                h = (h * rates.select(1, t) + x.select(-2, t) * self.decay.exp()).tanh()
+            elif self.mode == "last":
+                h = (h * rates[:, t] + x[:, -1 - t] * self.decay.exp()).tanh()
+            else:  # the steps are changed
+                h = (h * rates[:, t] + (y[:, t] + self.decay.exp())).tanh() * self.decay
+                y[:, t] += 2.0
+            seen.append(h)
+        return torch.stack(seen, 1) + y
+
+
+@pytest.mark.parametrize("mode", ["cell", "unbound", "selected", "last", "changed"])
+def test_steps_of_a_loop_are_copied(mode: str, copied: list[int]) -> None:
+    """Though each reads another element of its input."""
+    module, x = Steps(mode).double(), torch.randn(3, 9, 6, dtype=torch.float64)
+    model = ORTModule(copy.deepcopy(module), QUIET)
+    assert_same(results(model, x), results(module, x))
+    assert last_run_report(model)["compiled"]
+    if mode in ("cell", "unbound", "selected"):
+        calls = {"cell": 4, "unbound": 7, "selected": 7}[mode]
+        assert sum(copied) >= calls * (x.shape[1] - 3)
+        assert len(copied) <= 5, "rounds are copied in twos and fours"
