@@ -116,8 +116,11 @@ void Importer::cut_at(size_t index, const DataNeeded& needed, const ModelPart& p
   ++cut.rest.cuts;
   cut.rest.first_node = index + (cut.kind == ModelCut::Kind::Content ? 0 : 1);
   if (cut.kind == ModelCut::Kind::Sized) cut.attrs = *needed.sized;
-  check_operators(part.graph->nodes, cut.rest.first_node, *part.opsets);
-  if (!failures_.empty()) throw_failures();
+  if (!part.reads) {
+    check_operators(part.graph->nodes, cut.rest.first_node, *part.opsets);
+    if (!failures_.empty()) throw_failures();
+    cut.rest.reads = std::make_shared<const LaterReads>(part.graph->nodes);
+  }
   if (cut.kind == ModelCut::Kind::Control) add_bodies(scope, part, cut);
   if (cut.kind != ModelCut::Kind::Content)
     for (const std::string& name : cut.node.inputs) carry(name, scope, true, cut);
@@ -143,7 +146,7 @@ void Importer::add_rest(const ModelPart& part, const ImportScope& scope, ModelCu
     else if (!is_made(name))
       rest.outputs.push_back(name);
   }
-  for (const std::string& name : free_names(part.graph->nodes, rest.first_node)) {
+  for (const std::string& name : rest.reads->from(rest.first_node)) {
     const ImportedRef value = scope.find(name);
     if (is_made(name)) {
       rest.inputs.push_back(name);

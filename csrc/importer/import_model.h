@@ -18,6 +18,8 @@
 
 namespace ortmodule {
 
+class LaterReads;
+
 /// The most elements of an input whose content the import reads: those that decide sizes are few.
 inline constexpr int64_t kMostContent = 64;
 
@@ -51,6 +53,8 @@ struct ModelPart {
   std::shared_ptr<const OnnxAttrs> attrs = {};       // of the call, within a function
   std::map<std::string, OnnxTensor> constants = {};  // from outside that the nodes read
   int cuts = 0;                                      // of the model before it
+  // Of all nodes of the graph, once it was cut: whether the engine has their operators was checked.
+  std::shared_ptr<const LaterReads> reads = {};
 };
 
 struct ImportRequest {

@@ -304,8 +304,8 @@ std::shared_ptr<Segment::Outcome> Segment::import(const Call& call, bool to_save
     optimize_forward(*imported.piece.graph, session_options(device, to_save).optimizer);
     constants = take_constant_parts(imported.piece, device == Device::Host && !to_save);
   }
-  host_.model->forget_pages();  // neither they nor the code so far are there beside the weights
-  forget_code_pages();
+  host_.model->forget_pages();      // neither they nor the code so far are there beside the weights
+  if (!part_) forget_code_pages();  // of which the next part would read the same
   add_weights(*outcome, imported);
   add_constants(*outcome, imported, constants);
   SessionOptions options = session_options(device, to_save);
@@ -467,7 +467,7 @@ Segment::Bound Segment::bind(const std::vector<HostFeed>& feeds, bool to_show) {
   plan(bound, to_show);
   if (to_show) return bound;
   // Importing reads megabytes of code that runs do not: they would add up with the run's memory.
-  if (bound.outcome->is_new.exchange(false)) forget_code_pages();
+  if (bound.outcome->is_new.exchange(false) && !part_) forget_code_pages();
   imports_->recent.add(
       {call.forms, call.tensors, bound.outcome->contents_of(call), bound.outcome, bound.entry});
   return bound;
