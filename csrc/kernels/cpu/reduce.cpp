@@ -113,7 +113,7 @@ struct Prod {
 // NaN wins.
 template <class T, bool largest>
 struct Extremum {
-  using C = std::conditional_t<std::is_floating_point_v<ComputeOf<T>>, ComputeOf<T>, int64_t>;
+  using C = std::conditional_t<std::is_same_v<T, bool>, uint8_t, ComputeOf<T>>;
   using Partial = C;
   using OfComputed = Extremum<C, largest>;
   static constexpr C kLimit = std::numeric_limits<C>::has_infinity
@@ -161,6 +161,11 @@ __attribute__((noinline)) typename Op::Partial reduce_row(const T* x, int64_t co
                                    [](FloatVec a, FloatVec b) { return Op::add(a, b); },
                                    [](C a, C b) { return Op::add(a, b); }));
     });
+    return result;
+  } else if constexpr (std::is_integral_v<C> && !std::is_same_v<Op, Sum<T>> &&
+                       !std::is_same_v<Op, Prod<T>>) {
+    C result = Op::kStart;  // an order of its own changes nothing, so the compiler makes vectors
+    for (int64_t i = 0; i < count; ++i) result = Op::add(result, static_cast<C>(x[i]));
     return result;
   } else {
     constexpr int kLanes = 8;
@@ -372,6 +377,12 @@ template <class Op, class T>
 void reduce_rows(const KernelArgs& args, const ReducePlan& plan, typename Op::Partial* partials) {
   const T* x = args.in[0].as<T>();
   const int64_t part = ceil_div(plan.per_output, plan.splits);
+  if (part == plan.inner)  // each output is a row of x
+    return parallel_ranges(args.context, plan.outputs, grain_for(part),
+                           [&](int64_t begin, int64_t end) {
+                             for (int64_t row = begin; row < end; ++row)
+                               partials[row] = reduce_row<Op>(x + row * part, part);
+                           });
   parallel_ranges(args.context, plan.outputs * plan.splits, grain_for(part),
                   [&](int64_t begin, int64_t end) {
                     for (int64_t item = begin; item < end; ++item) {
