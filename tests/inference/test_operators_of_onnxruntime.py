@@ -182,6 +182,9 @@ CASES: dict[str, tuple[bytes, dict[str, Any]]] = {
         "MoEGroupRouter", [real(6, 16), real(16, seed=2)], domain=MICROSOFT, top_k=3
     ),
     "Inverse": single("Inverse", [real(2, 3, 4, 4)], domain=MICROSOFT),
+    "Inverse of larger matrices": single(
+        "Inverse", [real(2, 37, 37) + 9 * np.eye(37, dtype="float32")], domain=MICROSOFT
+    ),
     "Inverse of doubles": single("Inverse", [real(9, 9, dtype="float64")], domain=MICROSOFT),
     "NGramRepeatBlock": single(
         "NGramRepeatBlock",
