@@ -5,6 +5,7 @@
 // its own type, so a group gives the bits that its nodes would give one by one. Bytes moved: each
 // operand and each output once.
 #include "kernels/cpu/pointwise_bytes.h"
+#include "kernels/cpu/pointwise_cast.h"
 #include "kernels/cpu/read_range.h"
 
 namespace ortmodule {
@@ -184,6 +185,8 @@ REGISTER_CPU_KERNEL({
     .dtypes = kRealTypes | kWideUnsigned,
     .run = run_pointwise_group,
     .unsupported = pointwise_unsupported,
+  else if (program.cast)
+    run_direct_cast(program, args);
     .prepare = [](const StepFacts& facts) -> std::shared_ptr<const void> {
       const std::shared_ptr<PointwiseProgram> program = compile_pointwise(facts);
       add_byte_table(facts, *program);
@@ -196,3 +199,4 @@ REGISTER_CPU_KERNEL({
 }  // namespace
 }  // namespace ORTM_ISA
 }  // namespace ortmodule
+      add_direct_cast(facts, *program);

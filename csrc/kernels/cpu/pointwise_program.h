@@ -70,6 +70,8 @@ struct PointwiseProgram {
   std::shared_ptr<const PointwiseProgram> of_each_byte;
   int byte_input = -1;
 };
+  /// Of a group that is one Cast of dense memory: converts so many elements.
+  void (*cast)(const void* from, void* to, int64_t count) = nullptr;
 
 /// Runs the program over the operands and results of `args`.
 void run_pointwise(const PointwiseProgram& program, const KernelArgs& args);
