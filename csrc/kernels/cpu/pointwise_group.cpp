@@ -76,6 +76,7 @@ class TileRunner {
     }
     const int64_t count = std::min(p_.tile, p_.total);
     for (const TensorAccess& a : p_.invariant_loads) load(a, 0, count);
+    for (const TensorAccess& a : p_.repeated_loads) held_[a.slot] = nullptr;
     if (args.context.progress) find_followed();
   }
 
@@ -128,7 +129,8 @@ class TileRunner {
   }
 
   void point_slots(int64_t start) {
-    const Coords coords = p_.needs_coords ? p_.space.unravel(start) : Coords{};
+    const bool needs_coords = p_.needs_coords || !p_.repeated_loads.empty();
+    const Coords coords = needs_coords ? p_.space.unravel(start) : Coords{};
     auto point = [&](const TensorAccess& a, void* data) {
       const int64_t offset = a.linear ? start : p_.space.offset(a.operand, coords);
       slots_[a.slot] = static_cast<std::byte*>(data) + offset * a.element_bytes;
@@ -137,6 +139,13 @@ class TileRunner {
       point(a, args_.in[static_cast<size_t>(a.tensor)].data);
     for (const TensorAccess& a : p_.direct_outputs)
       point(a, args_.out[static_cast<size_t>(a.tensor)].data);
+    for (const TensorAccess& a : p_.repeated_loads) {
+      const auto* element = args_.in[static_cast<size_t>(a.tensor)].as<const std::byte>() +
+                            p_.space.offset(a.operand, coords) * a.element_bytes;
+      if (held_[a.slot] == element) continue;
+      a.load(slots_[a.slot], element, p_.tile, 0);
+      held_[a.slot] = element;
+    }
   }
 
   void make_indices(int64_t start, int64_t count) {
@@ -155,6 +164,7 @@ class TileRunner {
   const TensorAccess* followed_ = nullptr;
   RandomState random_;
   void* slots_[kMaxSlots];
+  const std::byte* held_[kMaxSlots];  // the element that fills a slot, for repeated loads
 };
 
 }  // namespace
@@ -175,6 +185,8 @@ void run_pointwise_group(const KernelArgs& args) {
   const PointwiseProgram& program = *static_cast<const PointwiseProgram*>(args.prepared);
   if (program.of_each_byte)
     run_by_table(program, args);
+  else if (program.cast)
+    run_direct_cast(program, args);
   else
     run_pointwise(program, args);
 }
@@ -185,11 +197,10 @@ REGISTER_CPU_KERNEL({
     .dtypes = kRealTypes | kWideUnsigned,
     .run = run_pointwise_group,
     .unsupported = pointwise_unsupported,
-  else if (program.cast)
-    run_direct_cast(program, args);
     .prepare = [](const StepFacts& facts) -> std::shared_ptr<const void> {
       const std::shared_ptr<PointwiseProgram> program = compile_pointwise(facts);
       add_byte_table(facts, *program);
+      add_direct_cast(facts, *program);
       return program;
     },
     .layout = LayoutRule::Any,
@@ -199,4 +210,3 @@ REGISTER_CPU_KERNEL({
 }  // namespace
 }  // namespace ORTM_ISA
 }  // namespace ortmodule
-      add_direct_cast(facts, *program);

@@ -32,7 +32,6 @@ struct TensorAccess {
   int64_t element_bytes = 0;
   int64_t tile_element_bytes = 0;
   bool linear = false;
-  bool invariant = false;  // a load whose tile is the same everywhere
   LoadFn load = nullptr;
   StoreFn store = nullptr;
 };
@@ -62,16 +61,18 @@ struct PointwiseProgram {
   size_t index_operand = 0;
   std::vector<Slot> slots;
   std::vector<TensorAccess> direct_inputs, direct_outputs;  // addressed in place
-  std::vector<TensorAccess> invariant_loads, loads, stores;
+  std::vector<TensorAccess> invariant_loads;                // whose tile is the same everywhere
+  std::vector<TensorAccess> repeated_loads;                 // of one element for a whole row
+  std::vector<TensorAccess> loads, stores;
   std::vector<Instruction> instructions;
   std::vector<AlignedBytes> constants;
   /// Of a group that makes bytes of one tensor of bytes and of numbers: the program for 256
   /// elements, all values of a byte, and the tensor's position among the operands.
   std::shared_ptr<const PointwiseProgram> of_each_byte;
   int byte_input = -1;
-};
   /// Of a group that is one Cast of dense memory: converts so many elements.
   void (*cast)(const void* from, void* to, int64_t count) = nullptr;
+};
 
 /// Runs the program over the operands and results of `args`.
 void run_pointwise(const PointwiseProgram& program, const KernelArgs& args);
