@@ -276,6 +276,23 @@ def test_random_operators_draw_anew_in_each_run() -> None:
 
 
 @pytest.mark.parametrize("kind", ["float32", "float16", "float64"])
+def test_dropout_in_training_mode_drops_elements(kind: str) -> None:
+    dtype = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    model = model_bytes(
+        [helper.make_node("Dropout", ["x", "ratio", "training"], ["y", "mask"])],
+        {"x": (dtype, ["n", 100])},
+        ["y", "mask"],
+        {"ratio": np.array(0.25, kind), "training": np.array(True)},
+    )
+    session = InferenceSession(model)
+    x = np.full((500, 100), 3.0, kind)
+    (y, mask), (again, _) = session.run(None, {"x": x}), session.run(None, {"x": x})
+    assert mask.dtype == np.bool_ and y.dtype == x.dtype and not np.array_equal(y, again)
+    assert abs(mask.mean() - 0.75) < 0.01
+    np.testing.assert_allclose(y, np.where(mask, x / 0.75, 0), rtol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16", "float64"])
 def test_classes_are_drawn_by_their_probabilities(kind: str) -> None:
     model = model_bytes(
         [helper.make_node("Multinomial", ["x"], ["y"], sample_size=20000, dtype=TensorProto.INT64)],
