@@ -276,6 +276,24 @@ TEST(MaxPool, TakesAnyDimensionsWindowsAndTypes) {
     }
 }
 
+TEST(MaxPool, FoldsChannelsOfBytes) {
+  for (const WindowsCase& c : windows_cases())
+    for (DType dtype : {DType::UInt8, DType::Int8}) {
+      if (c.in.size() < 4 || c.in.size() > 5 || element_count(c.kernel) > 255) continue;
+      SCOPED_TRACE(str(name_of(dtype), " ", ::testing::PrintToString(c.in)));
+      Tensor x = Tensor::random(dtype, c.in, 7, dtype == DType::UInt8 ? 0 : -128, 127);
+      const Sizes out = out_sizes(c);
+      Tensor y(dtype, out), last(dtype, c.in, channels_last_strides(c.in));
+      for (int64_t i = 0; i < x.count(); ++i) last.set(i, x.get(i));
+      Tensor pooled(dtype, out, channels_last_strides(out));
+      run_kernel_named("max_pool_plain_cpu", "MaxPool", attrs_of(c), {&x}, {&y, nullptr, nullptr},
+                       [] {});
+      if (!is_channels_last(last.layout()) || is_contiguous(last.layout())) continue;
+      run_kernel_named("max_pool_bytes_cpu", "MaxPool", attrs_of(c), {&last},
+                       {&pooled, nullptr, nullptr}, [&] { EXPECT_TRUE(pooled.same_bits(y)); });
+    }
+}
+
 TEST(AveragePool, FollowsItsDefinition) {
   for (const WindowsCase& c : windows_cases())
     for (DType dtype : {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16})

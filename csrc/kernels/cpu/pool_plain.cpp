@@ -1,5 +1,5 @@
 // MaxPool of any number of dimensions, any window and any real type; pool.cpp has the fast one of
-// images of floats. y = the largest element of each window, NaN if there is one, and on request its
+// images of floats, pool_bytes.cpp that of channels-last bytes. y = the largest element of each window, NaN if there is one, and on request its
 // index in the plane and its place in the window. Of equal elements the first is taken.
 #include "kernels/cpu/pool_lines.h"
 #include "kernels/cpu/pool_windows.h"
@@ -119,7 +119,7 @@ REGISTER_CPU_KERNEL({.op = "MaxPool",
                      .workspace_bytes = workspace_bytes,
                      .prepare = prepare_windows,
                      .leaves_out_unused = true,
-                     .priority = -1});
+                     .priority = -2});
 
 }  // namespace
 }  // namespace ORTM_ISA
