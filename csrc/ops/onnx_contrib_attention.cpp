@@ -32,9 +32,15 @@ void add_bias(OnnxCall& c, Heads& h, Value* bias) {
   h.bias = h.bias ? c.pointwise("Add", {h.bias, bias}) : bias;
 }
 
-Value* attended(OnnxCall& c, Heads h) {
+// What is returned of scores and shares, of hidden keys anything.
+struct ShownScores {
+  bool shares = false;  // else scores
+  Value* value = nullptr;
+};
+
+Value* attended(OnnxCall& c, Heads h, ShownScores* shown = nullptr) {
   if (h.scale == 0) h.scale = 1 / std::sqrt(static_cast<double>(c.sizes().fix(h.q->dims.at(3))));
-  if (!h.bias && h.softcap == 0 && !h.sink)
+  if (!h.bias && h.softcap == 0 && !h.sink && !shown)
     return c.emit_all("ScaledDotProductAttention", {h.q, h.k, h.v, h.seen},
                       {{"is_causal", 0}, {"scale", h.scale}, {"ratio", 0.0}})[0];
   Value* scores = c.emit("MatMul", {h.q, c.transpose(h.k, {0, 1, 3, 2})});
@@ -44,6 +50,7 @@ Value* attended(OnnxCall& c, Heads h) {
     scores = c.emit("Mul", {scores, number(c, h.softcap, scores)});
   }
   if (h.bias) scores = c.pointwise("Add", {scores, h.bias});
+  if (shown) shown->value = scores;
   if (h.seen) scores = c.pointwise("Where", {h.seen, scores, c.literal(-kInfinity, scores->dtype)});
   const DimExpr keys = scores->dims.at(3);
   if (h.sink) {
@@ -53,6 +60,7 @@ Value* attended(OnnxCall& c, Heads h) {
   }
   Value* shares = c.emit("Softmax", {scores}, {{"axis", -1}});
   if (h.sink) shares = c.slice(shares, 3, 0, keys);
+  if (shown && shown->shares) shown->value = shares;
   return c.emit("MatMul", {shares, h.v});
 }
 
@@ -389,7 +397,10 @@ Value* grouped_seen(OnnxCall& c, const GroupedQueries& g, const GroupedCache& ca
 Values import_group_query_attention(OnnxCall& c) {
   for (size_t i = 12; i < c.input_count(); ++i)
     if (c.has(i)) c.unsupported(str("operand ", i, " is not supported"));
-  if (c.flag("qk_output")) c.unsupported("qk_output is not supported");
+  const int64_t shows = c.integer("qk_output", 0);  // 1: scores, 2: shares
+  if (shows < 0 || shows > 2) c.refuse(str("qk_output must be 0, 1 or 2, but found ", shows));
+  if (shows > 0 && c.flag("sliding_window_cache"))
+    c.unsupported("qk_output with sliding_window_cache is not supported");
   if (!c.flag("causal", true)) c.refuse("causal must be 1");
   const int64_t heads = c.integer("num_heads"), kv_heads = c.integer("kv_num_heads");
   if (kv_heads <= 0 || heads % kv_heads != 0)
@@ -413,7 +424,7 @@ Values import_group_query_attention(OnnxCall& c) {
     g.q = rotated(c, g.q, at, c.in(7), c.in(8), heads, interleaved);
     g.k = rotated(c, g.k, at, c.in(7), c.in(8), kv_heads, interleaved);
   }
-  const bool reads_all = c.has(11) || c.integer("smooth_softmax", 0) > 0 ||
+  const bool reads_all = c.has(11) || shows > 0 || c.integer("smooth_softmax", 0) > 0 ||
                          (c.number("softcap", 0.0) > 0 && size_of(g.q->dtype) == 2);
   const GroupedCache cache =
       c.flag("sliding_window_cache")

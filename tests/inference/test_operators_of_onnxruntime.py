@@ -232,6 +232,30 @@ CASES: dict[str, tuple[bytes, dict[str, Any]]] = {
         domain=MICROSOFT,
         num_heads=4,
     ),
+    **{
+        f"GroupQueryAttention with output {shown} of {name}": single(
+            "GroupQueryAttention",
+            [
+                *(real(1, 4, 32, seed=seed) for seed in (1, 2, 3)),
+                *(real(1, 4, past, 8, seed=seed) for seed in (4, 5)),
+                np.array([past + 3], "int32"),
+                np.array(past + 4, "int32"),
+            ],
+            4,
+            domain=MICROSOFT,
+            num_heads=4,
+            kv_num_heads=4,
+            qk_output=shown,
+            **attributes,
+        )
+        for shown in (1, 2)
+        for name, past, attributes in (
+            ("a prompt", 0, {}),
+            ("soft caps", 0, {"softcap": 2.0}),
+            ("a window", 0, {"local_window_size": 2}),
+            ("a sink", 0, {"smooth_softmax": 1}),
+        )
+    },
     "Inverse": single("Inverse", [real(2, 3, 4, 4)], domain=MICROSOFT),
     "Inverse of larger matrices": single(
         "Inverse", [real(2, 37, 37) + 9 * np.eye(37, dtype="float32")], domain=MICROSOFT
