@@ -256,6 +256,12 @@ CASES: dict[str, tuple[bytes, dict[str, Any]]] = {
             ("a sink", 0, {"smooth_softmax": 1}),
         )
     },
+    "ConvTransposeWithDynamicPads": single(
+        "ConvTransposeWithDynamicPads",
+        [IMAGE, real(3, 4, 3, 3), np.array([1, 0, 1, 1]), real(4)],
+        domain=MICROSOFT,
+        strides=[2, 1],
+    ),
     "Inverse": single("Inverse", [real(2, 3, 4, 4)], domain=MICROSOFT),
     "Inverse of larger matrices": single(
         "Inverse", [real(2, 37, 37) + 9 * np.eye(37, dtype="float32")], domain=MICROSOFT
