@@ -262,6 +262,17 @@ CASES: dict[str, tuple[bytes, dict[str, Any]]] = {
         domain=MICROSOFT,
         strides=[2, 1],
     ),
+    "QLinearMul": single(
+        "QLinearMul",
+        [
+            np.arange(256, dtype="uint8").reshape(1, 256),
+            *(np.array(v, t) for v, t in ((0.03, "float32"), (100, "uint8"))),
+            np.arange(0, 256, 3, dtype="uint8").reshape(-1, 1),
+            *(np.array(v, t) for v, t in ((0.07, "float32"), (3, "uint8"))),
+            *(np.array(v, t) for v, t in ((0.5, "float32"), (20, "uint8"))),
+        ],
+        domain=MICROSOFT,
+    ),
     "Inverse": single("Inverse", [real(2, 3, 4, 4)], domain=MICROSOFT),
     "Inverse of larger matrices": single(
         "Inverse", [real(2, 37, 37) + 9 * np.eye(37, dtype="float32")], domain=MICROSOFT
