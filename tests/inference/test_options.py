@@ -327,18 +327,6 @@ def test_replaced_initializers() -> None:
             ort.InferenceSession(mlp(), options)
 
 
-def test_replaced_initializers_of_other_models_are_not_read() -> None:
-    """As in onnxruntime: one set of options may serve several models."""
-    x = x_of(2)
-    (plain,) = ort.InferenceSession(mlp()).run(["r"], {"x": x})
-    for package in (stock, ort):
-        options = package.SessionOptions()
-        value = package.OrtValue.ortvalue_from_numpy(np.ones((4, 9), "float32"))
-        options.add_initializer("v", value)
-        session = package.InferenceSession(mlp(), options, providers=["CPUExecutionProvider"])
-        np.testing.assert_allclose(session.run(["r"], {"x": x})[0], plain, rtol=1e-5)
-
-
 def external_model(folder: Path) -> Path:
     model = onnx.ModelProto.FromString(mlp())
     path = folder / "model.onnx"
