@@ -6,6 +6,7 @@
 // operand and each output once.
 #include "kernels/cpu/pointwise_bytes.h"
 #include "kernels/cpu/pointwise_cast.h"
+#include "kernels/cpu/pointwise_scaled_rows.h"
 #include "kernels/cpu/read_range.h"
 
 namespace ortmodule {
@@ -187,6 +188,8 @@ void run_pointwise_group(const KernelArgs& args) {
     run_by_table(program, args);
   else if (program.cast)
     run_direct_cast(program, args);
+  else if (program.scaled_rows.x >= 0 && !args.context.progress)
+    run_scaled_rows(program, args);
   else
     run_pointwise(program, args);
 }
@@ -201,6 +204,7 @@ REGISTER_CPU_KERNEL({
       const std::shared_ptr<PointwiseProgram> program = compile_pointwise(facts);
       add_byte_table(facts, *program);
       add_direct_cast(facts, *program);
+      add_scaled_rows(facts, *program);
       return program;
     },
     .layout = LayoutRule::Any,

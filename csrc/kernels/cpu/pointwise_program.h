@@ -49,6 +49,13 @@ struct AlignedDelete {
 };
 using AlignedBytes = std::unique_ptr<std::byte[], AlignedDelete>;
 
+/// Of a group that computes x factor + offset, and its Relu if it `bends`, with one factor and
+/// offset for each row: the tensors' positions among the operands. x is -1 for other groups.
+struct ScaledRows {
+  int x = -1, factor = -1, offset = -1;
+  bool bends = false;
+};
+
 struct PointwiseProgram {
   IterationSpace space;
   int64_t total = 0;
@@ -72,6 +79,7 @@ struct PointwiseProgram {
   int byte_input = -1;
   /// Of a group that is one Cast of dense memory: converts so many elements.
   void (*cast)(const void* from, void* to, int64_t count) = nullptr;
+  ScaledRows scaled_rows;
 };
 
 /// Runs the program over the operands and results of `args`.
