@@ -205,10 +205,14 @@ template <class T, class Index>
 [[gnu::optimize("no-tree-vectorize")]] void move_row(const T* data, int64_t step, int64_t along,
                                                      const Index* indices, int64_t count,
                                                      int64_t size, T* y) {
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t index = indices[i] < 0 ? indices[i] + size : indices[i];
-    y[i] = data[i * step + index * along];
-  }
+  const auto place = [=](int64_t i) {
+    const int64_t index = indices[i];
+    return index + (index < 0 ? size : 0);
+  };
+  if (step == 0 && along == 1)
+    for (int64_t i = 0; i < count; ++i) y[i] = data[place(i)];
+  else
+    for (int64_t i = 0; i < count; ++i) y[i] = data[i * step + place(i) * along];
 }
 
 /// The same; false, and nothing is written, if an index is no such.
