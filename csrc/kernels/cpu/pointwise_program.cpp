@@ -180,7 +180,7 @@ class Compiler {
     }
   }
 
-  // Whether it rounds what another op made to the 16-bit floats of outputs, and for nothing else.
+  // Whether it rounds what another op made for outputs alone; store_floats_as_bytes treats bytes.
   bool only_stored_rounded(const VirtualOp& op) const {
     const std::vector<int>& outputs = values_[static_cast<size_t>(op.out)].outputs;
     if (op.in.size() != 1 || outputs.empty()) return false;
@@ -188,7 +188,7 @@ class Compiler {
     if (exact.input >= 0 || exact.literal || !exact.outputs.empty()) return false;
     for (int output : outputs) {
       const DType dtype = facts_.outputs[static_cast<size_t>(output)].dtype;
-      if (size_of(dtype) != 2 || !is_floating(dtype) || op.run != rounding(dtype)) return false;
+      if (size_of(dtype) == 1 || op.run != rounding(dtype)) return false;
     }
     return std::none_of(ops_.begin(), ops_.end(), [&](const VirtualOp& other) {
       return std::find(other.in.begin(), other.in.end(), op.out) != other.in.end();
