@@ -1,6 +1,8 @@
 // MaxPool of any number of dimensions, any window and any real type; pool.cpp has the fast one of
-// images of floats, pool_bytes.cpp that of channels-last bytes. y = the largest element of each window, NaN if there is one, and on request its
-// index in the plane and its place in the window. Of equal elements the first is taken.
+// images of floats, pool_bytes.cpp that of channels-last bytes. y = the largest element of each
+// window, NaN if there is one, and on request its index in the plane and its place in the window.
+// Of equal elements the first is taken. Values alone, of float32, are found by lines
+// (pool_lines.h).
 #include "kernels/cpu/pool_lines.h"
 #include "kernels/cpu/pool_windows.h"
 #include "kernels/pool.h"
