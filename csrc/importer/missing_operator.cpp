@@ -13,13 +13,12 @@ namespace ortmodule {
 namespace {
 
 // Of ONNX 1.23 and before.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kWithoutRule = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kWithoutRule = {{
     {"", "ImageDecoder"},
     {"", "RegexFullMatch"},
     {"", "StringConcat"},
     {"", "StringNormalizer"},
     {"", "StringSplit"},
-    {"ai.onnx.ml", "CastMap"},
     {"ai.onnx.preview.training", "Adagrad"},
     {"ai.onnx.preview.training", "Adam"},
     {"ai.onnx.preview.training", "Gradient"},

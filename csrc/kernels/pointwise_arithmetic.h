@@ -173,6 +173,22 @@ struct FMod {
   }
 };
 
+// By as many bits as the type has or more, nothing is left but the sign.
+struct ShiftLeft {
+  template <class T>
+  ORTM_HD T operator()(T a, T b) const {
+    const auto bits = static_cast<uint64_t>(b);
+    return bits < 64 ? static_cast<T>(static_cast<uint64_t>(a) << bits) : T(0);
+  }
+};
+struct ShiftRight {
+  template <class T>
+  ORTM_HD T operator()(T a, T b) const {
+    const auto bits = static_cast<uint64_t>(b);
+    return bits < 64 ? a >> bits : static_cast<T>(a < 0 ? -1 : 0);
+  }
+};
+
 struct BitAnd {
   template <class T>
   ORTM_HD T operator()(T a, T b) const {
@@ -244,6 +260,8 @@ struct Where {
   ORTM_BOOL_ROW(ROW, "And", binary, BitAnd)                   \
   ORTM_BOOL_ROW(ROW, "Or", binary, BitOr)                     \
   ORTM_BOOL_ROW(ROW, "Xor", binary, BitXor)                   \
+  ORTM_INTEGER_ROW(ROW, "BitShiftLeft", binary, ShiftLeft)    \
+  ORTM_INTEGER_ROW(ROW, "BitShiftRight", binary, ShiftRight)  \
   ORTM_BOOL_ROW(ROW, "BitwiseAnd", binary, BitAnd)            \
   ORTM_INTEGER_ROW(ROW, "BitwiseAnd", binary, BitAnd)         \
   ORTM_BOOL_ROW(ROW, "BitwiseOr", binary, BitOr)              \

@@ -30,9 +30,9 @@ ORTM_FUNCTOR(Reciprocal, T(1) / x)
 ORTM_FUNCTOR(Sin, fast_sin(x))
 ORTM_FUNCTOR(Cos, fast_cos(x))
 ORTM_FUNCTOR(Tan, std::tan(x))
-ORTM_FUNCTOR(Asin, std::asin(x))
-ORTM_FUNCTOR(Acos, std::acos(x))
-ORTM_FUNCTOR(Atan, std::atan(x))
+ORTM_FUNCTOR(Asin, fast_asin(x))
+ORTM_FUNCTOR(Acos, fast_acos(x))
+ORTM_FUNCTOR(Atan, fast_atan(x))
 ORTM_FUNCTOR(Sinh, std::sinh(x))
 ORTM_FUNCTOR(Cosh, std::cosh(x))
 ORTM_FUNCTOR(Floor, std::floor(x))
@@ -99,9 +99,9 @@ struct Atan2 {
   ORTM_FLOAT_ROWS(ROW, "Sin", unary_long_formula, Sin)      \
   ORTM_FLOAT_ROWS(ROW, "Cos", unary_long_formula, Cos)      \
   ORTM_FLOAT_ROWS(ROW, "Tan", unary_library, Tan)           \
-  ORTM_FLOAT_ROWS(ROW, "Asin", unary_library, Asin)         \
-  ORTM_FLOAT_ROWS(ROW, "Acos", unary_library, Acos)         \
-  ORTM_FLOAT_ROWS(ROW, "Atan", unary_library, Atan)         \
+  ORTM_FLOAT_ROWS(ROW, "Asin", unary_long_formula, Asin)    \
+  ORTM_FLOAT_ROWS(ROW, "Acos", unary_long_formula, Acos)    \
+  ORTM_FLOAT_ROWS(ROW, "Atan", unary_long_formula, Atan)    \
   ORTM_FLOAT_ROWS(ROW, "Sinh", unary_library, Sinh)         \
   ORTM_FLOAT_ROWS(ROW, "Cosh", unary_library, Cosh)         \
   ORTM_FLOAT_ROWS(ROW, "Floor", unary, Floor)               \

@@ -52,6 +52,8 @@ struct UnsignedNot {
   ORTM_UNSIGNED_ROW(ROW, "Min", binary, Min)                        \
   ORTM_UNSIGNED_ROW(ROW, "Abs", unary, UnsignedAbs)                 \
   ORTM_UNSIGNED_ROW(ROW, "Sign", unary, UnsignedSign)               \
+  ORTM_UNSIGNED_ROW(ROW, "BitShiftLeft", binary, ShiftLeft)         \
+  ORTM_UNSIGNED_ROW(ROW, "BitShiftRight", binary, ShiftRight)       \
   ORTM_UNSIGNED_ROW(ROW, "BitwiseAnd", binary, BitAnd)              \
   ORTM_UNSIGNED_ROW(ROW, "BitwiseOr", binary, BitOr)                \
   ORTM_UNSIGNED_ROW(ROW, "BitwiseXor", binary, BitXor)              \

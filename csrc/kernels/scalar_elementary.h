@@ -1,7 +1,7 @@
-// Logarithms, expm1, sine, cosine and power of single elements, for CPU and CUDA alike and in the
-// manner of scalar_math.h: branch-free over float or a vector of floats, double by the standard
-// library. Within 2 ulp over all floats, denormal ones included. Polynomials whose origin is not
-// named are minimax ones (Remez) of relative error, made for these intervals.
+// Logarithms, expm1, sine, cosine, their inverses and power of single elements, for CPU and CUDA
+// alike and in the manner of scalar_math.h: branch-free over float or a vector of floats, double by
+// the standard library. Within 2 ulp over all floats, denormal ones included. Polynomials whose
+// origin is not named are minimax ones (Remez) of relative error, made for these intervals.
 #pragma once
 
 #include "kernels/scalar_math.h"
@@ -152,6 +152,64 @@ ORTM_HD float fast_cos(float x) {
   return magnitude_of(x) <= kLargestReduced ? sine_of(x, 1) : std::cos(x);
 }
 ORTM_HD double fast_cos(double x) { return std::cos(x); }
+
+// --- inverse trigonometric functions -------------------------------------------------------------
+ORTM_HD float square_root(float x) { return std::sqrt(x); }
+
+/// Of |x| up to tan(pi/8); beyond it of (|x| - 1) / (|x| + 1) plus pi/4, and beyond tan(3 pi/8) of
+/// -1 / |x| plus pi/2.
+template <class F>
+ORTM_HD F atan_of(F x) {
+  const F a = magnitude_of(x);
+  const auto is_large = a > F(2.41421356237f), is_medium = a > F(0.41421356237f);
+  const F t = select(is_large, F(-1.0f), select(is_medium, a - F(1.0f), a)) /
+              select(is_large, a, select(is_medium, a + F(1.0f), F(1.0f)));
+  const F high = select(is_large, F(1.57079637f), select(is_medium, F(0.785398185f), F(0.0f)));
+  const F low =
+      select(is_large, F(-4.37113883e-8f), select(is_medium, F(-2.18556941e-8f), F(0.0f)));
+  const F z = t * t;
+  F p = F(-6.077990706e-2f);
+  p = multiply_add(p, z, F(1.059372697e-1f));
+  p = multiply_add(p, z, F(-1.424352224e-1f));
+  p = multiply_add(p, z, F(1.999847096e-1f));
+  p = multiply_add(p, z, F(-3.333331518e-1f));
+  return with_sign_of(high + (t + multiply_add(z * t, p, low)), x);
+}
+ORTM_HD float fast_atan(float x) { return atan_of(x); }
+ORTM_HD double fast_atan(double x) { return std::atan(x); }
+
+/// asin of |x| up to 0.6, else of sqrt((1 - |x|) / 2), which is pi/4 - asin(|x|) / 2.
+template <class F>
+ORTM_HD F short_asin(F a) {
+  const auto is_large = a > F(0.6f);
+  const F z = select(is_large, F(0.5f) - F(0.5f) * a, a * a);
+  const F s = select(is_large, square_root(z), a);
+  F p = F(5.601541742e-2f);
+  p = multiply_add(p, z, F(-1.112836439e-3f));
+  p = multiply_add(p, z, F(3.668565069e-2f));
+  p = multiply_add(p, z, F(4.382173138e-2f));
+  p = multiply_add(p, z, F(7.504821625e-2f));
+  p = multiply_add(p, z, F(1.666657335e-1f));
+  return multiply_add(p * z, s, s);
+}
+template <class F>
+ORTM_HD F asin_of(F x) {
+  const F a = magnitude_of(x), s = short_asin(a);
+  const F large = F(1.57079637f) - ((s + s) + F(4.37113883e-8f));
+  return with_sign_of(select(a > F(0.6f), large, s), x);
+}
+ORTM_HD float fast_asin(float x) { return asin_of(x); }
+ORTM_HD double fast_asin(double x) { return std::asin(x); }
+
+template <class F>
+ORTM_HD F acos_of(F x) {
+  const F a = magnitude_of(x), s = short_asin(a), twice = s + s;
+  const F small = F(1.57079637f) - (with_sign_of(s, x) + F(4.37113883e-8f));
+  const F negative = F(3.14159274f) - (twice + F(8.74227766e-8f));
+  return select(a > F(0.6f), select(x < F(0.0f), negative, twice), small);
+}
+ORTM_HD float fast_acos(float x) { return acos_of(x); }
+ORTM_HD double fast_acos(double x) { return std::acos(x); }
 
 // --- power ---------------------------------------------------------------------------------------
 /// 2^n from a number rounded by adding 1.5 * 2^52, for |n| <= 200; arbitrary for NaN.

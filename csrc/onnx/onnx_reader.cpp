@@ -359,14 +359,6 @@ std::string fingerprint(const Context& c, std::string_view graph) {
   return hash.text();
 }
 
-void check_substitutes(const Context& c, const OnnxModel& model, const OnnxSubstitutes& given) {
-  for (const auto& [name, tensor] : given.initializers) {
-    const auto& all = model.graph.initializers;
-    if (std::none_of(all.begin(), all.end(), [&](const auto& i) { return i.name == name; }))
-      c.fail(str("a replaced initializer must be one of the model's, but found '", name, "'"));
-  }
-}
-
 // The bytes of all fields with that number.
 std::vector<std::string_view> parts(const Context& c, std::string_view message, int number) {
   std::vector<std::string_view> found;
@@ -440,7 +432,6 @@ OnnxModel read_model(Context& c, std::string_view message, OnnxFacts* facts) {
   if (Reason reason = walk_fields(message, read_field))
     c.fail(str("must be an ONNX model: ", *reason));
   if (!has_graph) c.fail("must be an ONNX model, but found no graph");
-  check_substitutes(c, model, c.given());
   if (facts) read_facts(c, message, *facts);
   model.rest = c.rest(std::move(rest));
   model.intact = !written.empty() && written == fingerprint(c, graph);

@@ -11,7 +11,7 @@ namespace ortmodule {
 
 struct OnnxSubstitutes {
   /// Tensors in place of the main graph's initializers of these names, of the same type and sizes.
-  /// External data of a replaced initializer need not exist.
+  /// External data of a replaced initializer need not exist. Other names are not read.
   std::map<std::string, OnnxTensor> initializers;
   /// Contents of external files, by the location that the model gives.
   std::map<std::string, SharedBytes> files;

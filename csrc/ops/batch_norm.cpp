@@ -136,8 +136,8 @@ Grads eval_grad(GradContext& c) {
   return grads;
 }
 
-// Pointwise, so that it fuses with its neighbours. Computed in 32 bits at least, since 16 would
-// lose epsilon, and rounded once.
+// Pointwise, so that it fuses with its neighbours: a factor and an offset for each channel, as in
+// torch. Computed in 32 bits at least, since 16 would lose epsilon, and rounded once.
 std::string eval_body(const Node& node) {
   const Value& x = *node.input(0);
   DType inside = compute_dtype(x.dtype);
@@ -162,10 +162,12 @@ std::string eval_body(const Node& node) {
   const std::string shifted = add("shifted", str("Add (", wide("var", 4), ", ", epsilon, ")"));
   std::string factor = add("factor", str("Rsqrt (", shifted, ")"));
   if (node.input(1)) factor = add("scaled", str("Mul (factor, ", wide("scale", 1), ")"));
-  const std::string mean = spread(wide("mean", 3));
-  std::string y = add("centered", str("Sub (", wide("x", 0), ", ", mean, ")"));
-  y = add("product", str("Mul (", y, ", ", spread(factor), ")"));
-  if (node.input(2)) y = add("sum", str("Add (", y, ", ", spread(wide("bias", 2)), ")"));
+  std::string offset = add("moved", str("Mul (", wide("mean", 3), ", ", factor, ")"));
+  offset = node.input(2) ? add("offset", str("Sub (", wide("bias", 2), ", ", offset, ")"))
+                         : add("offset", str("Neg (", offset, ")"));
+  const std::string x_name = wide("x", 0);
+  std::string y = add("product", str("Mul (", x_name, ", ", spread(factor), ")"));
+  y = add("sum", str("Add (", y, ", ", spread(offset), ")"));
   if (inside != x.dtype) y = add("rounded", str("Cast<to=", name_of(x.dtype), "> (", y, ")"));
   return str("batch_norm (x, scale, bias, mean, var) => (", y, ") {\n", nodes, "}");
 }

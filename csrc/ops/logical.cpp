@@ -1,6 +1,7 @@
-// Logical ops on bools (And Or Xor Not) and bitwise ops on integers (BitwiseAnd ...)
+// Logical ops on bools (And Or Xor Not) and bitwise ops on integers (BitwiseAnd ..., shifts)
 
 #include "ops/infer_rules.h"
+#include "ops/onnx_call.h"
 #include "ops/op_def.h"
 #include "ops/torch_rules.h"
 
@@ -49,6 +50,19 @@ OpDef logic(std::string_view name, InferFn infer, bool binary, std::vector<Torch
           .from_torch = std::move(rows)};
 }
 
+template <bool kLeft>
+void export_shift(const OnnxRuleContext& c) {
+  c.set(0, "BitShift", c.ins(), {{"direction", std::string(kLeft ? "LEFT" : "RIGHT")}});
+}
+
+OpDef shift(std::string_view name, void (*write)(const OnnxRuleContext&)) {
+  OpDef def = logic(name, infer_bits, true, {});
+  def.domain = "com.microsoft";
+  def.commutative = false;
+  def.onnx = {write};
+  return def;
+}
+
 std::vector<OpDef> logic_ops() {
   return {
       logic("And", infer_bools, true,
@@ -70,10 +84,23 @@ std::vector<OpDef> logic_ops() {
       logic("BitwiseOr", infer_bits, true, {}),
       logic("BitwiseXor", infer_bits, true, {}),
       logic("BitwiseNot", infer_bits, false, {}),
+      shift("BitShiftLeft", export_shift<true>),
+      shift("BitShiftRight", export_shift<false>),
   };
 }
 
 REGISTER_OPS(logic_ops());
+
+Values import_bit_shift(OnnxCall& c) {
+  const Values values = c.broadcast({c.in(0), c.in(1)});
+  if (!is_integral(values.at(0)->dtype)) c.refuse("the operands must be integers");
+  const std::string direction = c.string("direction", "");
+  if (direction != "LEFT" && direction != "RIGHT")
+    c.refuse(str("direction must be LEFT or RIGHT, but found '", direction, "'"));
+  return {c.pointwise(direction == "LEFT" ? "BitShiftLeft" : "BitShiftRight", values)};
+}
+
+REGISTER_ONNX({{"BitShift", 11, import_bit_shift}});
 
 }  // namespace
 }  // namespace ortmodule

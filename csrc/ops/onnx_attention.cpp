@@ -1,4 +1,4 @@
-// Import of attention and rotary embeddings.
+// Import of attention.
 #include <algorithm>
 #include <cmath>
 
@@ -175,52 +175,7 @@ Values import_attention(OnnxCall& c) {
   return {y, a.present_k, a.present_v, wants_scores ? shown : nullptr};
 }
 
-// ---- rotary embeddings -------------------------------------------------------------------------
-
-Values import_rotary(OnnxCall& c) {
-  Value* given = c.in(0);
-  Value* x = given;  // as [B, L, heads, E]
-  if (x->rank() == 4) {
-    x = c.transpose(x, {0, 2, 1, 3});
-  } else {
-    const int64_t heads = c.integer("num_heads", 0);
-    if (heads <= 0) c.refuse("num_heads must be given for operands of rank 3");
-    x = c.reshape(x,
-                  {x->dims.at(0), x->dims.at(1), heads, DimExpr::floor_div(x->dims.at(2), heads)});
-  }
-  const DimExpr width = x->dims.at(3);
-  const int64_t given_width = c.integer("rotary_embedding_dim", 0);
-  const DimExpr rotated = given_width > 0 ? DimExpr(given_width) : width;
-  const DimExpr half = DimExpr::floor_div(rotated, 2);
-  Values tables;
-  for (size_t i : {1, 2}) {
-    Value* table = c.in(i);
-    if (c.has(3)) table = c.emit("Gather", {table, c.in(3)}, {{"axis", 0}});
-    Dims dims = table->dims;
-    dims.insert(dims.end() - 1, DimExpr(1));
-    tables.push_back(c.reshape(table, dims));
-  }
-  Value* part = rotated == width ? x : c.slice(x, 3, 0, rotated);
-  const bool interleaved = c.flag("interleaved");
-  Value* a = interleaved ? c.slice(part, 3, 0, rotated, 2) : c.slice(part, 3, 0, half);
-  Value* b = interleaved ? c.slice(part, 3, 1, rotated, 2) : c.slice(part, 3, half, rotated);
-  auto times = [&](Value* value, Value* table) { return c.pointwise("Mul", {value, table}); };
-  Value* real = c.pointwise("Sub", {times(a, tables.at(0)), times(b, tables.at(1))});
-  Value* imaginary = c.pointwise("Add", {times(a, tables.at(1)), times(b, tables.at(0))});
-  Value* turned;
-  if (interleaved) {
-    Dims dims = real->dims;
-    dims.push_back(1);
-    turned = c.concat({c.reshape(real, dims), c.reshape(imaginary, dims)}, 4);
-    turned = c.reshape(turned, part->dims);
-  } else {
-    turned = c.concat({real, imaginary}, 3);
-  }
-  Value* y = rotated == width ? turned : c.concat({turned, c.slice(x, 3, rotated, width)}, 3);
-  return {given->rank() == 4 ? c.transpose(y, {0, 2, 1, 3}) : c.reshape(y, given->dims)};
-}
-
-REGISTER_ONNX({{"Attention", 23, import_attention}, {"RotaryEmbedding", 23, import_rotary}});
+REGISTER_ONNX({{"Attention", 23, import_attention}});
 
 }  // namespace
 }  // namespace ortmodule

@@ -32,9 +32,15 @@ void add_bias(OnnxCall& c, Heads& h, Value* bias) {
   h.bias = h.bias ? c.pointwise("Add", {h.bias, bias}) : bias;
 }
 
-Value* attended(OnnxCall& c, Heads h) {
+// What is returned of scores and shares, of hidden keys anything.
+struct ShownScores {
+  bool shares = false;  // else scores
+  Value* value = nullptr;
+};
+
+Value* attended(OnnxCall& c, Heads h, ShownScores* shown = nullptr) {
   if (h.scale == 0) h.scale = 1 / std::sqrt(static_cast<double>(c.sizes().fix(h.q->dims.at(3))));
-  if (!h.bias && h.softcap == 0 && !h.sink)
+  if (!h.bias && h.softcap == 0 && !h.sink && !shown)
     return c.emit_all("ScaledDotProductAttention", {h.q, h.k, h.v, h.seen},
                       {{"is_causal", 0}, {"scale", h.scale}, {"ratio", 0.0}})[0];
   Value* scores = c.emit("MatMul", {h.q, c.transpose(h.k, {0, 1, 3, 2})});
@@ -44,6 +50,7 @@ Value* attended(OnnxCall& c, Heads h) {
     scores = c.emit("Mul", {scores, number(c, h.softcap, scores)});
   }
   if (h.bias) scores = c.pointwise("Add", {scores, h.bias});
+  if (shown) shown->value = scores;
   if (h.seen) scores = c.pointwise("Where", {h.seen, scores, c.literal(-kInfinity, scores->dtype)});
   const DimExpr keys = scores->dims.at(3);
   if (h.sink) {
@@ -53,6 +60,7 @@ Value* attended(OnnxCall& c, Heads h) {
   }
   Value* shares = c.emit("Softmax", {scores}, {{"axis", -1}});
   if (h.sink) shares = c.slice(shares, 3, 0, keys);
+  if (shown && shown->shares) shown->value = shares;
   return c.emit("MatMul", {shares, h.v});
 }
 
@@ -389,7 +397,10 @@ Value* grouped_seen(OnnxCall& c, const GroupedQueries& g, const GroupedCache& ca
 Values import_group_query_attention(OnnxCall& c) {
   for (size_t i = 12; i < c.input_count(); ++i)
     if (c.has(i)) c.unsupported(str("operand ", i, " is not supported"));
-  if (c.flag("qk_output")) c.unsupported("qk_output is not supported");
+  const int64_t shows = c.integer("qk_output", 0);  // 1: scores, 2: shares
+  if (shows < 0 || shows > 2) c.refuse(str("qk_output must be 0, 1 or 2, but found ", shows));
+  if (shows > 0 && c.flag("sliding_window_cache"))
+    c.unsupported("qk_output with sliding_window_cache is not supported");
   if (!c.flag("causal", true)) c.refuse("causal must be 1");
   const int64_t heads = c.integer("num_heads"), kv_heads = c.integer("kv_num_heads");
   if (kv_heads <= 0 || heads % kv_heads != 0)
@@ -413,7 +424,7 @@ Values import_group_query_attention(OnnxCall& c) {
     g.q = rotated(c, g.q, at, c.in(7), c.in(8), heads, interleaved);
     g.k = rotated(c, g.k, at, c.in(7), c.in(8), kv_heads, interleaved);
   }
-  const bool reads_all = c.has(11) || c.integer("smooth_softmax", 0) > 0 ||
+  const bool reads_all = c.has(11) || shows > 0 || c.integer("smooth_softmax", 0) > 0 ||
                          (c.number("softcap", 0.0) > 0 && size_of(g.q->dtype) == 2);
   const GroupedCache cache =
       c.flag("sliding_window_cache")
@@ -445,10 +456,115 @@ Values import_group_query_attention(OnnxCall& c) {
     h.sink = c.reshape(c.in(11), {1, heads, 1, 1});
   else if (c.integer("smooth_softmax", 0) > 0)
     h.sink = c.full(0.0, {1, heads, 1, 1}, g.q->dtype);
-  return {join_heads(c, attended(c, h)), cache.present_k, cache.present_v};
+  ShownScores shown{shows == 2};
+  Value* y = join_heads(c, attended(c, h, shows > 0 ? &shown : nullptr));
+  if (shows == 0) return {y, cache.present_k, cache.present_v};
+  Value* qk = c.pointwise("Where", {seen, shown.value, c.literal(0, shown.value->dtype)});
+  return {y, cache.present_k, cache.present_v, c.slice(qk, 3, 0, total)};
 }
 
-REGISTER_ONNX({{"MultiHeadAttention", 1, import_multi_head_attention, nullptr, "com.microsoft"},
+// ---- DecoderMaskedMultiHeadAttention -----------------------------------------------------------
+
+// Rows of a cache as each beam has them: row t of beam b is that of the beam that `from`
+// [batch, beams, rows] names there.
+Value* by_beam(OnnxCall& c, Value* cache, Value* from) {
+  const Dims d = cache->dims, beams = from->dims;
+  if (!c.sizes().equal(d.at(0), beams.at(0) * beams.at(1)) ||
+      !c.sizes().equal(d.at(2), beams.at(2)))
+    c.refuse("cache_indirection must have a number for each row of each beam");
+  const Dims split{beams.at(0), beams.at(1), d.at(1), d.at(2), d.at(3)};
+  from = c.reshape(c.cast(from, DType::Int64), {beams.at(0), beams.at(1), 1, beams.at(2), 1});
+  Value* rows =
+      c.emit("GatherElements", {c.reshape(cache, split), c.expand(from, split)}, {{"axis", 1}});
+  return c.reshape(rows, d);
+}
+
+// A new key and value for each row of the batch, written into a cache that has room for more.
+struct DecoderStep {
+  Value *k = nullptr, *v = nullptr, *present_k = nullptr, *present_v = nullptr;
+  Value* seen = nullptr;  // [1, 1, 1, rows]
+};
+
+DecoderStep decoder_step(OnnxCall& c, Value* k, Value* v) {
+  if (!c.flag("past_present_share_buffer") || !c.has(5) || !c.has(6) || !c.has(7))
+    c.refuse("it needs past_present_share_buffer, past_key, past_value and past_sequence_length");
+  Value *past_k = c.in(5), *past_v = c.in(6);
+  const DimExpr rows = past_k->dims.at(2);
+  Value* before = c.reshape(c.cast(c.in(7), DType::Int64), {1, 1, 1, 1});
+  const auto with_row = [&](Value* past, Value* row) {
+    return c.emit("ScatterElements", {past, c.expand(before, row->dims), row},
+                  {{"axis", 2}, {"reduction", "none"}});
+  };
+  DecoderStep step;
+  Value* places = range(c, 0, rows, {1, 1, 1, rows});
+  step.seen = c.pointwise("LessOrEqual", {places, before});
+  step.present_k = with_row(past_k, k);
+  step.present_v = with_row(past_v, v);
+  // Rows behind the new one may hold anything.
+  step.k = step.present_k;
+  step.v = with_zeros(c, step.present_v, c.reshape(step.seen, {1, rows}));
+  if (c.has(9)) {
+    // What lies behind the rows that were there names no beam.
+    Value* held =
+        c.pointwise("Less", {c.reshape(places, {1, 1, rows}), c.reshape(before, {1, 1, 1})});
+    const Dims beams = c.in(9)->dims;
+    Value* own = range(c, 0, beams.at(1), {1, beams.at(1), 1});
+    Value* from = c.pointwise("Where", {held, c.cast(c.in(9), DType::Int64), own});
+    step.k = by_beam(c, step.k, from);
+    step.v = by_beam(c, step.v, from);
+  }
+  return step;
+}
+
+// query, key, value, mask_index, attention_bias, past_key, past_value, past_sequence_length,
+// beam_width, cache_indirection, bias
+Values import_decoder_masked_attention(OnnxCall& c) {
+  const int64_t heads = c.integer("num_heads");
+  if (!c.has(1) || c.rank(0) != 3) c.unsupported("packed queries, keys and values");
+  if (c.wants_output(3)) c.unsupported("output qk is not supported");
+  DimExpr at = 0;
+  const auto projected = [&](size_t i) {
+    Value* x = c.in(i);
+    if (c.has(10)) {
+      const DimExpr end = at + x->dims.at(2);
+      x = c.emit("Add", {x, c.slice(c.in(10), 0, at, end)});
+      at = end;
+    }
+    return split_contrib_heads(c, x, heads);
+  };
+  Heads h{.q = projected(0), .scale = c.number("scale", 0.0)};
+  DecoderStep step;
+  if (c.rank(1) == 4) {  // of an encoder
+    h.k = c.in(1);
+    h.v = c.in(2);
+  } else {
+    Value *k = projected(1), *v = projected(2);
+    step = decoder_step(c, k, v);
+    h.k = step.k;
+    h.v = step.v;
+    h.seen = step.seen;
+  }
+  const DimExpr keys = h.k->dims.at(2);
+  const auto to_all_keys = [&](Value* x, size_t axis) {  // behind what is seen anything will do
+    Dims pads(2 * x->rank(), DimExpr(0));
+    pads.at(x->rank() + axis) = keys - x->dims.at(axis);
+    return c.emit("Pad", {x}, {{"pads", pads}, {"value", 0.0}});
+  };
+  if (c.has(3)) {
+    Value* mask = c.in(3);
+    if (mask->rank() != 2) c.refuse("mask_index must have rank 2");
+    Value* counted = c.emit("NotEqual", {mask, number(c, 0, mask)});
+    Value* bias = bias_of(c, c.reshape(counted, {mask->dims[0], 1, 1, mask->dims[1]}),
+                          c.number("mask_filter_value", -10000.0), h.q->dtype);
+    add_bias(c, h, to_all_keys(bias, 3));
+  }
+  if (c.has(4)) add_bias(c, h, to_all_keys(c.in(4), 3));
+  return {join_heads(c, attended(c, h)), step.present_k, step.present_v};
+}
+
+REGISTER_ONNX({{"DecoderMaskedMultiHeadAttention", 1, import_decoder_masked_attention, nullptr,
+                "com.microsoft"},
+               {"MultiHeadAttention", 1, import_multi_head_attention, nullptr, "com.microsoft"},
                {"Attention", 1, import_contrib_attention, nullptr, "com.microsoft"},
                {"QAttention", 1, import_q_attention, nullptr, "com.microsoft"},
                {"RotaryEmbedding", 1, import_contrib_rotary, nullptr, "com.microsoft"},

@@ -29,6 +29,22 @@ Values import_binary(OnnxCall& c) {
   return {quantized(c, y, 6, c.dtype(0))};
 }
 
+// The product of integers, which is exact, scaled, with the zero point added before it is rounded:
+// so ties are rare, and most of them are rounded as in onnxruntime.
+Values import_mul(OnnxCall& c) {
+  const DType dtype = c.dtype(0);
+  const auto centred = [&](size_t i) {
+    Value* x = c.cast(c.in(i), DType::Float32);
+    return c.has(i + 2) ? c.pointwise("Sub", {x, c.cast(c.in(i + 2), DType::Float32)}) : x;
+  };
+  Value* y = c.pointwise("Mul", {c.pointwise("Mul", {centred(0), centred(3)}), c.in(1)});
+  y = c.pointwise("Mul", {y, c.pointwise("Div", {c.in(4), c.in(6)})});
+  if (c.has(7)) y = c.pointwise("Add", {y, c.cast(c.in(7), DType::Float32)});
+  const double least = dtype == DType::Int8 ? -128 : 0;
+  y = c.emit("Clip", {c.emit("Round", {y})}, {{"min", least}, {"max", least + 255}});
+  return {c.cast(y, dtype)};
+}
+
 Values import_sigmoid(OnnxCall& c) {
   return {quantized(c, c.emit("Sigmoid", {dequantized(c, 0)}), 3, c.dtype(0))};
 }
@@ -160,7 +176,7 @@ Values import_gemm(OnnxCall& c) {
 }
 
 REGISTER_ONNX({{"QLinearAdd", 1, import_binary<"Add">, nullptr, "com.microsoft"},
-               {"QLinearMul", 1, import_binary<"Mul">, nullptr, "com.microsoft"},
+               {"QLinearMul", 1, import_mul, nullptr, "com.microsoft"},
                {"QLinearSigmoid", 1, import_sigmoid, nullptr, "com.microsoft"},
                {"QLinearLeakyRelu", 1, import_leaky_relu, nullptr, "com.microsoft"},
                {"QLinearSoftmax", 1, import_softmax, nullptr, "com.microsoft"},

@@ -219,11 +219,32 @@ Values import_one_hot(OnnxCall& c) {
   return {c.emit("Where", {hit, on, off})};
 }
 
+/// Zeros with ones along diagonal k.
+Value* known_diagonal(OnnxCall& c, int64_t rows, int64_t columns, int64_t k, DType dtype) {
+  const int64_t first = k >= 0 ? k : -k * columns;
+  const int64_t count = std::max<int64_t>(
+      0, std::min(rows + std::min<int64_t>(k, 0), columns - std::max<int64_t>(k, 0)));
+  Value* y = c.full(0.0, {rows * columns}, dtype);
+  if (count > 0) {
+    Value* places = c.emit("Range", {},
+                           {{"start", DimExpr(first)},
+                            {"limit", DimExpr(first + count * (columns + 1))},
+                            {"delta", DimExpr(columns + 1)},
+                            {"dtype", DType::Int64}});
+    y = c.emit("ScatterElements", {y, places, c.full(1.0, {count}, dtype)},
+               {{"axis", 0}, {"reduction", "none"}});
+  }
+  return c.reshape(y, {rows, columns});
+}
+
 Values import_eye_like(OnnxCall& c) {
   const Dims dims = c.dims(0);
   if (dims.size() != 2) c.refuse("the operand must be a matrix");
   const DType dtype = c.dtype_attr("dtype", c.dtype(0));
+  constexpr int64_t kMostDiagonal = int64_t{1} << 31;
   const int64_t k = c.integer("k", 0);
+  if (dims[0].is_constant() && dims[1].is_constant() && k > -kMostDiagonal && k < kMostDiagonal)
+    return {known_diagonal(c, dims[0].value(), dims[1].value(), k, dtype)};
   Value* rows = c.reshape(range(c, DimExpr(k), dims.at(0) + DimExpr(k)), {dims.at(0), 1});
   Value* columns = c.reshape(range(c, 0, dims.at(1)), {1, dims.at(1)});
   return {c.cast(c.emit("Equal", {rows, columns}), dtype)};

@@ -1,4 +1,4 @@
-// Import of determinants and shifts of bits.
+// Import of determinants.
 #include <algorithm>
 #include <bit>
 
@@ -70,40 +70,7 @@ Values import_det(OnnxCall& c) {
   return {c.cast(c.reshape(minors, outer), x->dtype)};
 }
 
-// ---- BitShift ----------------------------------------------------------------------------------
-
-// By products and floored quotients with powers of two, in 64 bits. A shift of 63 has two parts, as
-// 2^63 is no int64.
-Values import_bit_shift(OnnxCall& c) {
-  const Values values = c.broadcast({c.in(0), c.in(1)});
-  const DType dtype = values.at(0)->dtype;
-  if (!is_integral(dtype)) c.refuse("the operands must be integers");
-  const std::string direction = c.string("direction", "");
-  const bool left = direction == "LEFT";
-  if (!left && direction != "RIGHT")
-    c.refuse(str("direction must be LEFT or RIGHT, but found '", direction, "'"));
-  const auto bits = static_cast<double>(8 * size_of(dtype));
-  const DType wide = dtype == DType::UInt64 ? dtype : DType::Int64;
-  Value *x = c.cast(values.at(0), wide), *shift = c.cast(values.at(1), DType::Int64);
-  Value* valid = c.emit("And", {c.emit("GreaterOrEqual", {shift, number(c, 0, shift)}),
-                                c.emit("Less", {shift, number(c, bits, shift)})});
-  shift = c.emit("Where", {valid, shift, number(c, 0, shift)});
-  KnownValue powers{DType::Int64, {33}, {}};
-  for (int i = 0; i <= 32; ++i) powers.elements.emplace_back(int64_t{1} << i);
-  Value* table = c.cast(c.constant(powers), wide);
-  Value* half = c.emit("FloorDiv", {shift, number(c, 2, shift)});
-  const std::string_view op = left ? "Mul" : "FloorDiv";
-  Value* y = x;
-  for (Value* part : {half, c.emit("Sub", {shift, half})})
-    y = c.emit(op, {y, c.emit("Gather", {table, part}, {{"axis", 0}})});
-  Value* beyond = number(c, 0, x);
-  if (!left && !is_wide_unsigned(dtype))
-    beyond =
-        c.emit("Where", {c.emit("Less", {x, number(c, 0, x)}), number(c, -1, x), number(c, 0, x)});
-  return {c.cast(c.emit("Where", {valid, y, beyond}), dtype)};
-}
-
-REGISTER_ONNX({{"Det", 11, import_det}, {"BitShift", 11, import_bit_shift}});
+REGISTER_ONNX({{"Det", 11, import_det}});
 
 }  // namespace
 }  // namespace ortmodule

@@ -296,14 +296,10 @@ Values import_hardmax(OnnxCall& c) {
     axis = 1;
   }
   Value* first = c.emit("ArgMax", {x}, {{"axis", axis}, {"keepdims", 1}});
-  Dims along(x->rank(), DimExpr(1));
-  const DimExpr size = x->dims.at(static_cast<size_t>(axis));
-  along.at(static_cast<size_t>(axis)) = size;
-  Value* places = c.emit(
-      "Range", {},
-      {{"start", DimExpr(0)}, {"limit", size}, {"delta", DimExpr(1)}, {"dtype", DType::Int64}});
-  Value* hit = c.emit("Equal", {first, c.reshape(places, along)});
-  return {c.reshape(c.cast(hit, x->dtype), given->dims)};
+  Value* y = c.emit("ScatterElements",
+                    {c.full(0.0, x->dims, x->dtype), first, c.full(1.0, first->dims, x->dtype)},
+                    {{"axis", axis}, {"reduction", "none"}});
+  return {c.reshape(y, given->dims)};
 }
 
 // ---- losses ------------------------------------------------------------------------------------

@@ -304,11 +304,26 @@ Values import_is_inf(OnnxCall& c) {
   return {c.emit("And", {infinite, side})};
 }
 
-// Dropout of inference: the identity, and a mask of ones if it is wanted.
+// Elements that are dropped at random, the others scaled; attribute `seed` is not read, as for all
+// random operators.
+Values trained_dropout(OnnxCall& c, Value* x, double ratio) {
+  if (!(ratio >= 0 && ratio < 1))
+    c.refuse(str("ratio must be at least 0 and below 1, but found ", ratio));
+  Value* drawn =
+      c.emit("RandomUniform", {},
+             {{"shape", x->dims}, {"dtype", DType::Float32}, {"rng", c.next_rng_stream()}});
+  Value* mask = c.emit("GreaterOrEqual", {drawn, number(c, ratio, drawn)});
+  Value* kept = c.emit("Mul", {x, number(c, 1 / (1 - ratio), x)});
+  return {c.emit("Where", {mask, kept, number(c, 0, kept)}), mask};
+}
+
+// Without training_mode the identity, and a mask of ones if it is wanted.
 Values import_dropout(OnnxCall& c) {
   Value* x = c.in(0);
-  if (c.has(2) && c.fixed_integers(2).at(0) != 0 && (!c.has(1) || c.fixed_numbers(1).at(0) != 0))
-    c.refuse("a session runs inference, but training_mode is true");
+  if (c.has(2) && c.fixed_integers(2).at(0) != 0) {
+    const double ratio = c.has(1) ? c.fixed_numbers(1).at(0) : 0.5;
+    if (ratio != 0) return trained_dropout(c, x, ratio);
+  }
   const DType mask = c.opset() >= 10 ? DType::Bool : x->dtype;
   return {c.emit("Identity", {x}), c.wants_output(1) ? c.full(1.0, x->dims, mask) : nullptr};
 }

@@ -78,14 +78,16 @@ std::optional<double> extremum_of_none(DType dtype, bool largest) {
   }
 }
 
-// Small integers are reduced in a wider type, which the result does not show.
+// Small integers are reduced in a wider type, which the result does not show, if it may not fit
+// their own.
 Value* reduce_integers(OnnxCall& c, std::string_view op, Value* x, const Reduction& r) {
   const DType dtype = x->dtype;
-  const bool small = dtype == DType::Bool || dtype == DType::Int8 || dtype == DType::UInt8;
-  Value* y = reduce(c, op, small ? c.cast(x, DType::Int32) : x, r);
-  const bool largest = op == "ReduceMax";
+  const bool largest = op == "ReduceMax", extremum = largest || op == "ReduceMin";
+  const bool is_byte = dtype == DType::Int8 || dtype == DType::UInt8;
+  const bool widens = dtype == DType::Bool || (is_byte && !extremum);
+  Value* y = reduce(c, op, widens ? c.cast(x, DType::Int32) : x, r);
   const auto limit = extremum_of_none(dtype, largest);
-  if (limit && (largest || op == "ReduceMin") && c.sizes().at_most(reduced_count(x, r), 0))
+  if (limit && extremum && c.sizes().at_most(reduced_count(x, r), 0))
     y = c.emit("Clip", {y}, {{"min", *limit}, {"max", *limit}});
   return c.cast(y, dtype);
 }

@@ -1,5 +1,5 @@
-// Import of operators that sample images at computed places: GridSample, RoiAlign, MaxRoiPool,
-// DeformConv; AffineGrid, which makes the places, and Col2Im, which adds at places.
+// Import of operators that sample images at computed places: GridSample, DeformConv; AffineGrid,
+// which makes the places, and Col2Im, which adds at places.
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -31,9 +31,6 @@ void require_rank(OnnxCall& c, size_t i, size_t rank) {
   if (c.in(i)->rank() != rank)
     c.refuse(str("operand ", i, " must have rank ", rank, ", but found rank ", c.in(i)->rank()));
 }
-
-/// Bins or samples of a region.
-constexpr int64_t kMostBins = 4096;
 
 // ---- rows of an image --------------------------------------------------------------------------
 
@@ -267,141 +264,6 @@ Values import_affine_grid(OnnxCall& c) {
   return {c.reshape(c.cast(grid, theta->dtype), dims)};
 }
 
-// ---- regions of interest -----------------------------------------------------------------------
-
-// Sample coordinates along a dimension: [rois, bins * samples]
-Value* roi_places(OnnxCall& c, Value* start, Value* extent, int64_t bins, int64_t samples) {
-  const DType dtype = start->dtype;
-  const Dims along{1, bins * samples};
-  Value* i = c.cast(range(c, bins * samples, along), dtype);  // bin * samples + sample
-  Value* bin = c.emit("Floor", {plus(c, times(c, i, 1.0 / static_cast<double>(samples)),
-                                     0.25 / static_cast<double>(samples))});
-  Value* sample = c.emit("Sub", {i, times(c, bin, static_cast<double>(samples))});
-  Value* bin_size = c.emit("Div", {extent, number(c, static_cast<double>(bins), extent)});
-  Value* step = c.emit("Div", {c.pointwise("Mul", {plus(c, sample, 0.5), bin_size}),
-                               number(c, static_cast<double>(samples), start)});
-  return c.pointwise("Add",
-                     {c.pointwise("Add", {start, c.pointwise("Mul", {bin, bin_size})}), step});
-}
-
-Values import_roi_align(OnnxCall& c) {
-  Value *x = c.in(0), *rois = c.in(1);
-  const int64_t samples = c.integer("sampling_ratio", 0);
-  if (samples <= 0)
-    c.refuse("sampling_ratio must be positive: else the number of samples depends on data");
-  const int64_t bins[2] = {c.integer("output_height", 1), c.integer("output_width", 1)};
-  if (std::min(bins[0], bins[1]) <= 0 || std::max({bins[0], bins[1], samples}) > kMostBins)
-    c.refuse(str("output sizes and sampling_ratio must be from 1 to ", kMostBins));
-  require_rank(c, 0, 4);
-  require_rank(c, 1, 2);
-  if (!c.sizes().equal(rois->dims.at(1), 4)) c.refuse("rois must have four coordinates");
-  const std::string mode = c.word("mode", {"avg", "max"});
-  const bool half_pixel =
-      c.opset() >= 16 &&
-      c.word("coordinate_transformation_mode", {"half_pixel", "output_half_pixel"}) == "half_pixel";
-  const DType dtype = x->dtype, wide = compute_dtype(dtype);
-  const Image image(c, c.cast(x, wide), x->dims.at(0), x->dims.at(1), tail(x->dims, 2));
-  const DimExpr count = rois->dims.at(0);
-  rois = times(c, c.cast(rois, wide), c.number("spatial_scale", 1.0));
-  if (half_pixel) rois = plus(c, rois, -0.5);
-  std::vector<Taps> taps;
-  Value* inside = nullptr;
-  for (int64_t d = 0; d < 2; ++d) {
-    const DimExpr& size = image.spatial[static_cast<size_t>(d)];
-    const int64_t column = 1 - d;
-    Value* start = c.slice(rois, 1, column, column + 1);
-    Value* extent = c.emit("Sub", {c.slice(rois, 1, column + 2, column + 3), start});
-    if (!half_pixel) extent = c.emit("Max", {extent, number(c, 1, extent)});
-    Value* at = roi_places(c, start, extent, bins[d], samples);
-    const Dims along = d == 0 ? Dims{count, at->dims.at(1), 1} : Dims{count, 1, at->dims.at(1)};
-    at = c.reshape(at, along);
-    Value* within = c.emit("And", {c.emit("GreaterOrEqual", {at, number(c, -1, at)}),
-                                   c.emit("LessOrEqual", {at, size_number(c, size, wide)})});
-    inside = inside ? c.pointwise("And", {inside, within}) : within;
-    Value* last = size_number(c, size - DimExpr(1), wide);
-    at = c.emit("Max", {c.emit("Min", {at, last}), number(c, 0, at)});
-    taps.push_back(interpolated(c, at, size, false, Outside::Border, false));
-  }
-  Value* batch = c.reshape(c.cast(c.in(2), DType::Int64), {count, 1, 1});
-  const DimExpr points = count * DimExpr(bins[0] * bins[1] * samples * samples);
-  Value* y = nullptr;
-  for_each_place(c, image, taps, batch, [&](const Tap& place) {
-    Value* row = c.emit("Gather", {image.rows, c.reshape(place.index, {points})}, {{"axis", 0}});
-    row = c.emit("Mul", {row, c.reshape(place.weight, {points, 1})});
-    y = y ? c.emit(mode == "avg" ? "Add" : "Max", {y, row}) : row;
-  });
-  y = c.emit("Where", {c.reshape(inside, {points, 1}), y, number(c, 0, y)});
-  y = c.reshape(y, {count, bins[0], samples, bins[1], samples, x->dims.at(1)});
-  y = c.reduce(mode == "avg" ? "ReduceMean" : "ReduceMax", y, {2, 4}, false);
-  return {c.cast(c.transpose(y, {0, 3, 1, 2}), dtype)};
-}
-
-// Where element i of a dimension is in bin j of a region: [rois, bins, size]. Bins overlap where
-// their bounds are rounded outwards.
-Value* bin_members(OnnxCall& c, Value* start, Value* end, int64_t bins, const DimExpr& size) {
-  const DType dtype = start->dtype;
-  Value* extent = plus(c, c.emit("Sub", {end, start}), 1);
-  extent = c.emit("Max", {extent, number(c, 1, extent)});
-  Value* bin_size = c.emit("Div", {extent, number(c, static_cast<double>(bins), extent)});
-  Value* j = c.cast(range(c, bins, {1, bins}), dtype);
-  Value* last = size_number(c, size, dtype);
-  auto bound = [&](Value* index, std::string_view rounding) {
-    Value* at = c.emit(rounding, {c.pointwise("Mul", {index, bin_size})});
-    at = c.pointwise("Add", {at, start});
-    at = c.emit("Max", {c.emit("Min", {at, last}), number(c, 0, at)});
-    return c.reshape(at, {at->dims.at(0), bins, 1});
-  };
-  Value *low = bound(j, "Floor"), *high = bound(plus(c, j, 1), "Ceil");
-  Value* i = c.cast(range(c, size, {1, 1, size}), dtype);
-  return c.emit("And", {c.pointwise("GreaterOrEqual", {i, low}), c.pointwise("Less", {i, high})});
-}
-
-// The largest element of each bin; 0 for an empty one. rois: [count, (image, x1, y1, x2, y2)]
-Values import_max_roi_pool(OnnxCall& c) {
-  Value *x = c.in(0), *rois = c.in(1);
-  const std::vector<int64_t> bins = c.integers("pooled_shape");
-  if (bins.size() != 2 || std::min(bins[0], bins[1]) <= 0 || std::max(bins[0], bins[1]) > kMostBins)
-    c.refuse(str("pooled_shape must have two numbers from 1 to ", kMostBins));
-  require_rank(c, 0, 4);
-  require_rank(c, 1, 2);
-  if (!c.sizes().equal(rois->dims.at(1), 5))
-    c.refuse("rois must have a batch and four coordinates");
-  const DimExpr count = rois->dims.at(0), channels = x->dims.at(1);
-  const DType wide = compute_dtype(x->dtype);
-  rois = c.cast(rois, wide);
-  Value* batch = c.reshape(c.cast(c.slice(rois, 1, 0, 1), DType::Int64), {count});
-  Value* images = c.emit("Gather", {x, batch}, {{"axis", 0}});  // [count, C, H, W]
-  Value* scaled = times(c, rois, c.number("spatial_scale", 1.0));
-  // Rounded half away from zero.
-  Value* away = c.emit("Floor", {plus(c, c.emit("Abs", {scaled}), 0.5)});
-  scaled = c.emit("Mul", {c.emit("Sign", {scaled}), away});
-  auto column = [&](int64_t i) { return c.slice(scaled, 1, i, i + 1); };
-  Value* members[2] = {bin_members(c, column(2), column(4), bins[0], x->dims.at(2)),
-                       bin_members(c, column(1), column(3), bins[1], x->dims.at(3))};
-  const double least = -std::numeric_limits<double>::infinity();
-  Value* y = images;
-  for (int64_t d = 1; d >= 0; --d) {  // columns, then rows
-    Values parts;
-    const DimExpr size = x->dims.at(static_cast<size_t>(2 + d));
-    for (int64_t bin = 0; bin < bins[static_cast<size_t>(d)]; ++bin) {
-      Value* member = c.slice(members[d], 1, bin, bin + 1);
-      member = c.reshape(member, d == 1 ? Dims{count, 1, 1, size} : Dims{count, 1, size, 1});
-      Value* seen = c.emit("Where", {member, y, number(c, least, y)});
-      parts.push_back(c.reduce("ReduceMax", seen, {2 + d}, true));
-    }
-    y = c.concat(parts, 2 + d);
-  }
-  Value* any = nullptr;
-  for (int64_t d = 0; d < 2; ++d) {
-    Value* filled = c.reduce("ReduceMax", c.cast(members[d], DType::Int32), {2}, false);
-    filled = c.emit("Greater", {filled, c.literal(0, DType::Int32)});
-    const DimExpr size = bins[static_cast<size_t>(d)];
-    filled = c.reshape(filled, d == 0 ? Dims{count, 1, size, 1} : Dims{count, 1, 1, size});
-    any = any ? c.emit("And", {any, filled}) : filled;
-  }
-  return {c.emit("Where", {any, y, number(c, 0, y)})};
-}
-
 // ---- DeformConv --------------------------------------------------------------------------------
 
 std::vector<int64_t> list(OnnxCall& c, std::string_view name, size_t count, int64_t fallback) {
@@ -550,8 +412,6 @@ Values import_col2im(OnnxCall& c) {
 
 REGISTER_ONNX({{"GridSample", 16, import_grid_sample},
                {"AffineGrid", 20, import_affine_grid},
-               {"RoiAlign", 10, import_roi_align},
-               {"MaxRoiPool", 1, import_max_roi_pool},
                {"DeformConv", 19, import_deform_conv},
                {"Col2Im", 18, import_col2im}});
 

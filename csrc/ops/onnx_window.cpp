@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "ops/onnx_nested.h"
 #include "ops/op_def.h"
 #include "ops/torch_rules.h"
 
@@ -353,8 +354,18 @@ Values import_lp_pool(OnnxCall& c) {
   return {c.emit("Pow", {sum, c.literal(1 / p, x->dtype)})};
 }
 
+// The same with the pads as an operand, in front of the bias.
+Values import_conv_transpose_with_pads(OnnxCall& c) {
+  OnnxAttrs attrs = pick_attrs(
+      c, {"auto_pad", "dilations", "group", "kernel_shape", "output_padding", "strides"});
+  if (c.has(2)) attrs.push_back({"pads", c.fixed_integers(2)});
+  return call_nested(c, "ConvTranspose", {c.in(0), c.in(1), c.optional(3)}, std::move(attrs));
+}
+
 REGISTER_ONNX({{"Conv", 1, import_conv},
                {"ConvTranspose", 1, import_conv_transpose},
+               {"ConvTransposeWithDynamicPads", 1, import_conv_transpose_with_pads, nullptr,
+                "com.microsoft"},
                {"MaxPool", 1, import_max_pool},
                {"AveragePool", 1, import_average_pool},
                {"LpPool", 1, import_lp_pool},

@@ -94,7 +94,8 @@ class SessionOptions(CheckedOptions):
     def add_initializer(self, name: str, value: Any) -> None:
         """Uses `value`, an OrtValue or an array, in place of the model's initializer `name`.
 
-        Type and sizes must be those of the model. The value is kept alive and not copied.
+        Type and sizes must be those of the model. The value is kept alive and not copied. A
+        name that the model lacks is not read.
         """
         self._initializers[name] = value
 

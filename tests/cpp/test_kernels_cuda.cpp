@@ -45,30 +45,15 @@ std::vector<std::string> cpu_ops() {
   ops.erase("ScaledDotProductAttentionGrad");
   // Packed weights, products of integers and of weights of few bits, and operators of ai.onnx.ml
   // are for runs on the host.
-  for (const char* op : {"CoupledProbabilities",
-                         "FourierTransform",
-                         "LookUp",
-                         "NarrowCast",
-                         "PowerDistances",
-                         "TfIdfVectorizer",
-                         "TreeEnsemble",
-                         "ConvInteger",
-                         "ConvIntegerToFloat",
-                         "DynamicQuantizeLinear",
-                         "ExpertMatMul",
+  for (const char* op : {"CoupledProbabilities", "FourierTransform",      "LookUp",
+                         "NarrowCast",           "PowerDistances",        "RotaryEmbedding",
+                         "TfIdfVectorizer",      "TreeEnsemble",          "ConvInteger",
+                         "ConvIntegerToFloat",   "DynamicQuantizeLinear", "ExpertMatMul",
                          "GroupedMatMul",  // of ATen on CUDA
-                         "GroupedOuterProduct",
-                         "MatMulInteger",
-                         "MatMulIntegerToFloat",
-                         "MatMulNBits",
-                         "PackIntegerMatrix",
-                         "PackIntegerConvWeights",
-                         "PackWeights",
-                         "PackedMatMul",
-                         "PackedMatMulInteger",
-                         "QuantizedAdd",
-                         "QuantizedLSTMSteps",
-                         "Requantize",
+                         "GroupedOuterProduct",  "MatMulInteger",         "MatMulIntegerToFloat",
+                         "MatMulNBits",          "PackIntegerMatrix",     "PackIntegerConvWeights",
+                         "PackWeights",          "PackedMatMul",          "PackedMatMulInteger",
+                         "QuantizedAdd",         "QuantizedLSTMSteps",    "Requantize",
                          "WidenedMatMul"})
     ops.erase(op);
   return {ops.begin(), ops.end()};

@@ -431,5 +431,55 @@ TEST(Constants, FillAndCount) {
          });
 }
 
+// Pairs of elements are turned by angles that are broadcast; those behind them stay.
+void check_rotary(DType dtype, bool interleaved, int64_t half, const Sizes& strides) {
+  constexpr int64_t kWidth = 40;
+  Tensor x = Tensor::random(dtype, {2, 3, 4, kWidth}, 1, -2, 2, strides);
+  Tensor cosines = Tensor::random(dtype, {2, 1, 4, half}, 2), sines(dtype, {2, 1, 4, half});
+  for (int64_t i = 0; i < sines.count(); ++i) sines.set(i, std::sin(static_cast<double>(i)));
+  std::vector<double> expected = x.values();
+  for (int64_t row = 0; row < 24; ++row) {
+    const int64_t table = (row / 12 * 4 + row % 4) * half;
+    for (int64_t i = 0; i < half; ++i) {
+      const int64_t at = row * kWidth + (interleaved ? 2 * i : i);
+      const int64_t other = at + (interleaved ? 1 : half);
+      const double a = x.get(at), b = x.get(other);
+      const double c = cosines.get(table + i), s = sines.get(table + i);
+      expected[static_cast<size_t>(at)] = a * c - b * s;
+      expected[static_cast<size_t>(other)] = a * s + b * c;
+    }
+  }
+  Tensor y(dtype, x.sizes(), strides_like(x.sizes(), x.layout()));
+  run_op("RotaryEmbedding", {{"interleaved", interleaved ? 1 : 0}}, {&x, &cosines, &sines}, {&y},
+         [&] { expect_close(y, expected, 4, 4, "RotaryEmbedding"); });
+}
+
+TEST(RotaryEmbedding, TurnsPairs) {
+  for (DType dtype : {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16})
+    for (bool interleaved : {false, true})
+      for (int64_t half : {20, 12, 0}) {
+        check_rotary(dtype, interleaved, half, {480, 160, 40, 1});
+        check_rotary(dtype, interleaved, half, {1000, 40, 250, 1});  // heads beside each other
+      }
+}
+
+// Indices of padding: single ones and long runs.
+TEST(Gather, CopiesRunsOfTheLastAxis) {
+  std::vector<double> places{3, 2, 1};
+  for (int i = 0; i < 300; ++i) places.push_back(i);
+  places.insert(places.end(), {298, 299, 7, 7});
+  const auto count = static_cast<int64_t>(places.size());
+  for (DType dtype : {DType::Float32, DType::Int8, DType::Float64}) {
+    Tensor data = Tensor::random(dtype, {5, 300}, 1, 0, 100), y(dtype, {5, count});
+    Tensor indices = Tensor::of(DType::Int64, {count}, places);
+    std::vector<double> expected;
+    for (int64_t row = 0; row < 5; ++row)
+      for (double place : places)
+        expected.push_back(data.get(row * 300 + static_cast<int64_t>(place)));
+    run_op("Gather", {{"axis", 1}}, {&data, &indices}, {&y},
+           [&] { expect_close(y, expected, 0, 0, "runs"); });
+  }
+}
+
 }  // namespace
 }  // namespace ortmodule::testing

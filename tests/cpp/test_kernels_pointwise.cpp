@@ -349,6 +349,60 @@ TEST(PointwiseGroup, CastsBetweenAllRealTypes) {
   }
 }
 
+// Dense memory is converted in one loop, other memory tile by tile.
+TEST(PointwiseGroup, CastsDenseMemoryAsAnyOther) {
+  for (DType from :
+       {DType::Float32, DType::Float64, DType::Float16, DType::Int64, DType::UInt8, DType::Bool})
+    for (DType to : {DType::Float32, DType::BFloat16, DType::Int64, DType::Int32, DType::Int16,
+                     DType::UInt8, DType::Bool}) {
+      Tensor dense = Tensor::random(from, {3000, 2}, 5, -2e5, 2e5);
+      for (int64_t i = 0; is_floating(from) && i < dense.count(); i += 37)
+        dense.set(i, i % 2 ? std::nan("") : 3e9);
+      Tensor apart(from, {3000, 2}, {5, 2});
+      for (int64_t i = 0; i < dense.count(); ++i) apart.set(i, dense.get(i));
+      Tensor expected(to, {3000, 2}), y(to, {3000, 2});
+      run_group({node_of("Cast", {{"to", to}}, {&apart}, {&y})}, {&apart}, {&y},
+                [&] { expected = y; });
+      run_group({node_of("Cast", {{"to", to}}, {&dense}, {&y})}, {&dense}, {&y},
+                [&] { EXPECT_TRUE(y.same_bits(expected)) << name_of(from) << name_of(to); });
+    }
+}
+
+TEST(PointwiseGroup, ShiftsBits) {
+  for (DType dtype : {DType::Int64, DType::Int32, DType::Int8, DType::UInt8}) {
+    const double bits = 8.0 * static_cast<double>(size_of(dtype));
+    Tensor x = Tensor::random(dtype, {40, 3}, 2, dtype == DType::UInt8 ? 0 : -100, 100);
+    Tensor by = Tensor::of(dtype, {40, 1}, std::vector<double>(40, 0)), y(dtype, {40, 3});
+    for (int64_t i = 0; i < 40; ++i) by.set(i, static_cast<double>(i % 12));
+    const auto left = [=](const std::vector<double>& v) {
+      Tensor wrapped(dtype, {1});
+      wrapped.set(0, v[1] < bits ? std::fmod(v[0] * std::exp2(v[1]), std::exp2(bits)) : 0);
+      return wrapped.get(0);
+    };
+    check_op("BitShiftLeft", {}, {&x, &by}, y, left, 0);
+    check_op(
+        "BitShiftRight", {}, {&x, &by}, y,
+        [](const std::vector<double>& v) { return std::floor(v[0] / std::exp2(v[1])); }, 0);
+    Tensor far = Tensor::of(dtype, {1}, {100});
+    check_op(
+        "BitShiftLeft", {}, {&x, &far}, y, [](const std::vector<double>&) { return 0.0; }, 0);
+    check_op(
+        "BitShiftRight", {}, {&x, &far}, y,
+        [](const std::vector<double>& v) { return v[0] < 0 ? -1.0 : 0.0; }, 0);
+  }
+}
+
+// Rows of many tiles, whose operand by row is loaded once.
+TEST(PointwiseGroup, BroadcastsOneElementAlongLongRows) {
+  Tensor x = Tensor::random(DType::Float32, {2, 3, 9000}, 3), y(DType::Float32, {2, 3, 9000});
+  Tensor by_row = Tensor::random(DType::Float32, {3, 1}, 4);
+  Tensor by_image = Tensor::random(DType::Float32, {2, 1, 1}, 5);
+  check_op(
+      "Mul", {}, {&x, &by_row}, y, [](const std::vector<double>& v) { return v[0] * v[1]; }, 1);
+  check_op(
+      "Sub", {}, {&x, &by_image}, y, [](const std::vector<double>& v) { return v[0] - v[1]; }, 1);
+}
+
 TEST(PointwiseGroup, CastsFloatsOutOfRangeThroughInt32) {
   // What x86's conversions give of them, of which PyTorch keeps the lowest bits.
   const double least = std::numeric_limits<int32_t>::min();

@@ -115,6 +115,9 @@ TEST(ScalarMath, VectorsAreAsAccurate) {
   check_kernels("Expm1", 2, [](double x) { return std::expm1(x); });
   check_kernels("Sin", 2, [](double x) { return std::sin(x); });
   check_kernels("Cos", 2, [](double x) { return std::cos(x); });
+  check_kernels("Asin", 2, [](double x) { return std::asin(x); });
+  check_kernels("Acos", 2, [](double x) { return std::acos(x); });
+  check_kernels("Atan", 2, [](double x) { return std::atan(x); });
 }
 
 TEST(ScalarMath, LogarithmsAreAccurateAroundTheirZeros) {

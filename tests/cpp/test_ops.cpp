@@ -130,12 +130,14 @@ TEST(OpRegistry, BodiesFollowRanksAndTypes) {
             "  shifted = Add (var, 0.5)\n"
             "  factor = Rsqrt (shifted)\n"
             "  scaled = Mul (factor, scale)\n"
-            "  each_mean = Unsqueeze<axes=[1,2]> (mean)\n"
+            "  moved = Mul (mean, scaled)\n"
+            "  offset = Neg (moved)\n"
             "  wide_x = Cast<to=f32> (x)\n"
-            "  centered = Sub (wide_x, each_mean)\n"
             "  each_scaled = Unsqueeze<axes=[1,2]> (scaled)\n"
-            "  product = Mul (centered, each_scaled)\n"
-            "  rounded = Cast<to=f16> (product)\n"
+            "  product = Mul (wide_x, each_scaled)\n"
+            "  each_offset = Unsqueeze<axes=[1,2]> (offset)\n"
+            "  sum = Add (product, each_offset)\n"
+            "  rounded = Cast<to=f16> (sum)\n"
             "}\n");
   EXPECT_EQ(type_text(*body->outputs()[0].value), type_text(*node->output(0)));
   node = emit_node(graph, "BatchNormalization", {row, nullptr, scale, scale, scale}, attrs);
@@ -143,9 +145,10 @@ TEST(OpRegistry, BodiesFollowRanksAndTypes) {
             "batch_norm (x, scale, bias, mean, var) => (sum) {\n"
             "  shifted = Add (var, 0.5)\n"
             "  factor = Rsqrt (shifted)\n"
-            "  centered = Sub (x, mean)\n"
-            "  product = Mul (centered, factor)\n"
-            "  sum = Add (product, bias)\n"
+            "  moved = Mul (mean, factor)\n"
+            "  offset = Sub (bias, moved)\n"
+            "  product = Mul (x, factor)\n"
+            "  sum = Add (product, offset)\n"
             "}\n");
 }
 

@@ -335,6 +335,37 @@ def test_nodes_that_form_no_trees_are_refused() -> None:
     check(model, feeds)
 
 
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {},
+        {"cast_to": "TO_INT64"},
+        {"map_form": "SPARSE", "max_map": 8},
+        {"map_form": "SPARSE", "max_map": 9, "cast_to": "TO_INT64"},
+    ],
+)
+def test_cast_map(attributes: dict[str, Any]) -> None:
+    kind = helper.make_map_type_proto(
+        TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    )
+    dtype = TensorProto.INT64 if "cast_to" in attributes else TensorProto.FLOAT
+    node = helper.make_node("CastMap", ["x"], ["y"], domain="ai.onnx.ml", **attributes)
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_value_info("x", kind)],
+        [helper.make_tensor_value_info("y", dtype, None)],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+    stock = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    session = InferenceSession(model, ONE_THREAD)
+    for feed in ({5: 1.5, 2: 7.25, 3: -1.75}, {0: 4.0}):
+        (y,), (expected,) = session.run(None, {"x": feed}), stock.run(None, {"x": feed})
+        np.testing.assert_array_equal(y, expected)
+        assert y.dtype == expected.dtype and y.shape == expected.shape
+
+
 @pytest.mark.parametrize("texts", [True, False])
 def test_dict_vectorizer(texts: bool) -> None:
     key = TensorProto.STRING if texts else TensorProto.INT64

@@ -52,6 +52,9 @@ def single(
 
 
 IMAGE = real(2, 3, 6, 7)
+# A token of each of four beams, and caches of twelve.
+STEP = [real(4, 1, 32, seed=seed) for seed in (1, 2, 3)]
+DECODED = [real(4, 4, 12, 8, seed=seed) for seed in (4, 5)]
 MOVED = np.array([[[1, 0]], [[2, -1]]])
 PLACES = np.random.default_rng(0).integers(0, 20, (3, 2, 5))
 BOXES = np.float32(
@@ -181,7 +184,99 @@ CASES: dict[str, tuple[bytes, dict[str, Any]]] = {
     "MoEGroupRouter of one group": single(
         "MoEGroupRouter", [real(6, 16), real(16, seed=2)], domain=MICROSOFT, top_k=3
     ),
+    "DecoderMaskedMultiHeadAttention": single(
+        "DecoderMaskedMultiHeadAttention",
+        [*STEP, None, None, *DECODED, np.array([5], "int32")],
+        3,
+        domain=MICROSOFT,
+        num_heads=4,
+        past_present_share_buffer=1,
+    ),
+    "DecoderMaskedMultiHeadAttention with a mask, a score bias and a bias": single(
+        "DecoderMaskedMultiHeadAttention",
+        [
+            *STEP,
+            np.array([[1, 1, 0, 1, 1, 1], [1, 1, 1, 1, 1, 1]] * 2, "int32"),
+            real(1, 4, 1, 6),
+            *DECODED,
+            np.array([5], "int32"),
+            None,
+            None,
+            real(96, seed=7),
+        ],
+        3,
+        domain=MICROSOFT,
+        num_heads=4,
+        past_present_share_buffer=1,
+        scale=0.3,
+    ),
+    "DecoderMaskedMultiHeadAttention of beams": single(
+        "DecoderMaskedMultiHeadAttention",
+        [
+            *STEP,
+            None,
+            None,
+            *DECODED,
+            np.array([5], "int32"),
+            np.array([2], "int32"),
+            np.array([[[0, 0, 1, 0, 1] + [9] * 7, [1, 0, 0, 1, 1] + [9] * 7]] * 2, "int32"),
+        ],
+        3,
+        domain=MICROSOFT,
+        num_heads=4,
+        past_present_share_buffer=1,
+    ),
+    "DecoderMaskedMultiHeadAttention of an encoder": single(
+        "DecoderMaskedMultiHeadAttention",
+        [STEP[0], real(4, 4, 7, 8, seed=3), real(4, 4, 7, 8, seed=4)],
+        domain=MICROSOFT,
+        num_heads=4,
+    ),
+    **{
+        f"GroupQueryAttention with output {shown} of {name}": single(
+            "GroupQueryAttention",
+            [
+                *(real(1, 4, 32, seed=seed) for seed in (1, 2, 3)),
+                *(real(1, 4, past, 8, seed=seed) for seed in (4, 5)),
+                np.array([past + 3], "int32"),
+                np.array(past + 4, "int32"),
+            ],
+            4,
+            domain=MICROSOFT,
+            num_heads=4,
+            kv_num_heads=4,
+            qk_output=shown,
+            **attributes,
+        )
+        for shown in (1, 2)
+        for name, past, attributes in (
+            ("a prompt", 0, {}),
+            ("soft caps", 0, {"softcap": 2.0}),
+            ("a window", 0, {"local_window_size": 2}),
+            ("a sink", 0, {"smooth_softmax": 1}),
+        )
+    },
+    "ConvTransposeWithDynamicPads": single(
+        "ConvTransposeWithDynamicPads",
+        [IMAGE, real(3, 4, 3, 3), np.array([1, 0, 1, 1]), real(4)],
+        domain=MICROSOFT,
+        strides=[2, 1],
+    ),
+    "QLinearMul": single(
+        "QLinearMul",
+        [
+            np.arange(256, dtype="uint8").reshape(1, 256),
+            *(np.array(v, t) for v, t in ((0.03, "float32"), (100, "uint8"))),
+            np.arange(0, 256, 3, dtype="uint8").reshape(-1, 1),
+            *(np.array(v, t) for v, t in ((0.07, "float32"), (3, "uint8"))),
+            *(np.array(v, t) for v, t in ((0.5, "float32"), (20, "uint8"))),
+        ],
+        domain=MICROSOFT,
+    ),
     "Inverse": single("Inverse", [real(2, 3, 4, 4)], domain=MICROSOFT),
+    "Inverse of larger matrices": single(
+        "Inverse", [real(2, 37, 37) + 9 * np.eye(37, dtype="float32")], domain=MICROSOFT
+    ),
     "Inverse of doubles": single("Inverse", [real(9, 9, dtype="float64")], domain=MICROSOFT),
     "NGramRepeatBlock": single(
         "NGramRepeatBlock",

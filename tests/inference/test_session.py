@@ -275,6 +275,35 @@ def test_random_operators_draw_anew_in_each_run() -> None:
     assert not np.array_equal(n, again)
 
 
+def test_replaced_initializers_of_other_models_are_not_read() -> None:
+    """As in onnxruntime: one set of options may serve several models."""
+    x = x_of(2)
+    (plain,) = ort.InferenceSession(mlp()).run(["r"], {"x": x})
+    for package in (onnxruntime, ort):
+        options = package.SessionOptions()
+        value = package.OrtValue.ortvalue_from_numpy(np.ones((4, 9), "float32"))
+        options.add_initializer("v", value)
+        session = package.InferenceSession(mlp(), options, providers=["CPUExecutionProvider"])
+        np.testing.assert_allclose(session.run(["r"], {"x": x})[0], plain, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16", "float64"])
+def test_dropout_in_training_mode_drops_elements(kind: str) -> None:
+    dtype = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
+    model = model_bytes(
+        [helper.make_node("Dropout", ["x", "ratio", "training"], ["y", "mask"])],
+        {"x": (dtype, ["n", 100])},
+        ["y", "mask"],
+        {"ratio": np.array(0.25, kind), "training": np.array(True)},
+    )
+    session = InferenceSession(model)
+    x = np.full((500, 100), 3.0, kind)
+    (y, mask), (again, _) = session.run(None, {"x": x}), session.run(None, {"x": x})
+    assert mask.dtype == np.bool_ and y.dtype == x.dtype and not np.array_equal(y, again)
+    assert abs(mask.mean() - 0.75) < 0.01
+    np.testing.assert_allclose(y, np.where(mask, x / 0.75, 0), rtol=1e-3)
+
+
 @pytest.mark.parametrize("kind", ["float32", "float16", "float64"])
 def test_classes_are_drawn_by_their_probabilities(kind: str) -> None:
     model = model_bytes(

@@ -411,13 +411,13 @@ def sampling_cases() -> list[Case]:
         grid = real(2, 4, 7, 2) * np.float32(1.5)
         cases.append(Case("GridSample", [real(2, 3, 5, 6), grid], attrs, domain=""))
     rois = np.array([[0, 0, 9, 9], [2.3, 1.2, 7.7, 5.1], [-3, -2, 30, 4]], np.float32)
-    attrs = {"output_height": 3, "output_width": 2, "sampling_ratio": 2, "spatial_scale": 0.8}
-    for mode in ("avg", "max"):
+    attrs = {"output_height": 3, "output_width": 2, "spatial_scale": 0.8}
+    for mode, samples in itertools.product(("avg", "max"), (2, 0)):
         cases.append(
             Case(
                 "RoiAlign",
                 [real(2, 3, 10, 12), rois, np.array([0, 1, 1])],
-                {**attrs, "mode": mode},
+                {**attrs, "mode": mode, "sampling_ratio": samples},
                 domain="",
             )
         )

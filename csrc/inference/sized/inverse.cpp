@@ -1,5 +1,7 @@
 // Inverse: of each matrix, by Gauss-Jordan elimination with the largest pivots, in double.
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "base/element_value.h"
@@ -10,30 +12,44 @@
 namespace ortmodule {
 namespace {
 
-// a becomes the identity, y its inverse; what has none gets numbers that are not finite.
-void invert(std::vector<double>& a, std::vector<double>& y, size_t size) {
+// Compilers make vectors of these for any machine; a loop over doubles stays one at this level.
+typedef double FourDoubles __attribute__((vector_size(32)));
+
+// row -= times * pivot
+void subtract_row(double* row, const double* pivot, double times, size_t size) {
+  size_t i = 0;
+  for (; i + 4 <= size; i += 4) {
+    FourDoubles from, to;
+    std::memcpy(&from, pivot + i, sizeof(from));
+    std::memcpy(&to, row + i, sizeof(to));
+    to -= from * times;
+    std::memcpy(row + i, &to, sizeof(to));
+  }
+  for (; i < size; ++i) row[i] -= times * pivot[i];
+}
+
+// a becomes its inverse, column by column of the identity in place of those that are done; what has
+// none gets numbers that are not finite.
+void invert(std::vector<double>& a, std::vector<size_t>& pivots, size_t size) {
   for (size_t column = 0; column < size; ++column) {
     size_t pivot = column;
     for (size_t row = column + 1; row < size; ++row)
       if (std::abs(a[row * size + column]) > std::abs(a[pivot * size + column])) pivot = row;
-    for (size_t i = 0; i < size && pivot != column; ++i) {
-      std::swap(a[pivot * size + i], a[column * size + i]);
-      std::swap(y[pivot * size + i], y[column * size + i]);
-    }
-    const double factor = 1 / a[column * size + column];
-    for (size_t i = 0; i < size; ++i) {
-      a[column * size + i] *= factor;
-      y[column * size + i] *= factor;
-    }
+    pivots[column] = pivot;
+    double* own = a.data() + column * size;
+    if (pivot != column) std::swap_ranges(own, own + size, a.data() + pivot * size);
+    const double factor = 1 / std::exchange(own[column], 1.0);
+    for (size_t i = 0; i < size; ++i) own[i] *= factor;
     for (size_t row = 0; row < size; ++row) {
-      const double times = a[row * size + column];
-      if (row == column || times == 0) continue;
-      for (size_t i = 0; i < size; ++i) {
-        a[row * size + i] -= times * a[column * size + i];
-        y[row * size + i] -= times * y[column * size + i];
-      }
+      if (row == column) continue;
+      double* other = a.data() + row * size;
+      const double times = std::exchange(other[column], 0.0);
+      if (times != 0) subtract_row(other, own, times, size);
     }
   }
+  for (size_t column = size; column-- > 0;)
+    for (size_t row = 0; row < size && pivots[column] != column; ++row)
+      std::swap(a[row * size + column], a[row * size + pivots[column]]);
 }
 
 void run_inverse(const SizedCall& call) {
@@ -41,19 +57,18 @@ void run_inverse(const SizedCall& call) {
   const auto size = static_cast<size_t>(x.sizes.back());
   const size_t elements = size * size;
   auto* to = call.result<char>(x.dtype, x.sizes);
-  std::vector<double> a(elements), y(elements);
+  std::vector<double> a(elements);
+  std::vector<size_t> pivots(size);
   const int64_t matrices =
       elements == 0 ? 0 : element_count(x.sizes) / static_cast<int64_t>(elements);
   with_reader(x, [&](const auto& read) {
     for (int64_t m = 0; m < matrices; ++m) {
       const int64_t first = m * static_cast<int64_t>(elements);
-      for (size_t i = 0; i < elements; ++i) {
-        a[i] = static_cast<double>(read(first + static_cast<int64_t>(i)));
-        y[i] = i % (size + 1) == 0 ? 1 : 0;
-      }
-      invert(a, y, size);
       for (size_t i = 0; i < elements; ++i)
-        store_real(to + (static_cast<size_t>(first) + i) * size_of(x.dtype), x.dtype, y[i]);
+        a[i] = static_cast<double>(read(first + static_cast<int64_t>(i)));
+      invert(a, pivots, size);
+      for (size_t i = 0; i < elements; ++i)
+        store_real(to + (static_cast<size_t>(first) + i) * size_of(x.dtype), x.dtype, a[i]);
     }
   });
 }

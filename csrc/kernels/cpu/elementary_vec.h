@@ -26,6 +26,20 @@ inline FloatVec fast_log(FloatVec x) { return log_of(x); }
 inline FloatVec fast_log1p(FloatVec x) { return log1p_of(x); }
 inline FloatVec fast_expm1(FloatVec x) { return expm1_of(x); }
 
+inline FloatVec square_root(FloatVec x) {
+#if defined(__AVX512F__)
+  return FloatLanes(_mm512_maskz_sqrt_ps(0xffff, __m512(x.v)));
+#elif defined(__AVX2__)
+  return FloatLanes(_mm256_sqrt_ps(__m256(x.v)));
+#else
+  for (int i = 0; i < FloatVec::kCount; ++i) x.v[i] = std::sqrt(x.v[i]);
+  return x;
+#endif
+}
+inline FloatVec fast_asin(FloatVec x) { return asin_of(x); }
+inline FloatVec fast_acos(FloatVec x) { return acos_of(x); }
+inline FloatVec fast_atan(FloatVec x) { return atan_of(x); }
+
 /// f of each lane: for the few arguments that a formula does not cover.
 template <class F>
 __attribute__((noinline)) FloatVec each_lane(FloatVec x, const F& f) {

@@ -1,6 +1,7 @@
 // Gather: y[o, m, i] = data[o, indices[m], i] along `axis`; negative indices count from the end.
 // GatherGrad: ddata[o, a, i] = sum of dy[o, m, i] over the m with indices[m] == a, in the order of
-// m, but nothing for padding_idx, plus sum[o, a, i] if there is a sum. Method: rows are copied. The
+// m, but nothing for padding_idx, plus sum[o, a, i] if there is a sum. Method: rows are copied, and
+// runs of neighbours of the last axis, as those of padding. The
 // gradient sorts positions by index (counting sort in the workspace) and writes each row of ddata
 // once, so that it is deterministic and needs no zeroing pass; a sum may be the result's own
 // memory, of which only the rows that get something are touched then. Bytes moved: the rows that
@@ -14,6 +15,26 @@ namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
 
+/// Neighbours among the places of some indices: `to` on, as they lie from `from` on.
+struct GatherRun {
+  int64_t to, from, count;
+};
+
+/// The runs of places [0, count); 0 if most are so short that elements are moved one by one.
+inline int64_t find_runs(const int64_t* places, int64_t count, GatherRun* runs) {
+  constexpr int64_t kLeastRun = 8;  // elements, on average
+  int64_t found = 0;
+  for (int64_t m = 0; m < count; ++m) {
+    if (m > 0 && places[m] == places[m - 1] + 1) {
+      ++runs[found - 1].count;
+      continue;
+    }
+    if ((found + 1) * kLeastRun > std::max(count, kLeastRun)) return 0;
+    runs[found++] = {m, places[m], 1};
+  }
+  return found;
+}
+
 /// Elements along the last axis, of some indices at a time for all lines.
 template <class T>
 void gather_elements(const KernelArgs& args, const AxisSplit& split, const IndexReader& indices) {
@@ -21,12 +42,17 @@ void gather_elements(const KernelArgs& args, const AxisSplit& split, const Index
   const int64_t count = indices.count();
   parallel_ranges(args.context, split.outer, grain_for(count), [&](int64_t begin, int64_t end) {
     int64_t places[kAtOnce];
+    GatherRun runs[kAtOnce];
     for (int64_t first = 0; first < count; first += kAtOnce) {
       const int64_t some = std::min(kAtOnce, count - first);
       for (int64_t m = 0; m < some; ++m) places[m] = indices.at(first + m);
+      const int64_t found = find_runs(places, some, runs);
       for (int64_t outer = begin; outer < end; ++outer) {
         const T* from = args.in[0].as<T>() + outer * split.axis;
         T* to = args.out[0].as<T>() + outer * count + first;
+        for (int64_t r = 0; r < found; ++r)
+          std::copy_n(from + runs[r].from, runs[r].count, to + runs[r].to);
+        if (found > 0) continue;
         ORTM_SIMD
         for (int64_t m = 0; m < some; ++m) to[m] = from[places[m]];
       }

@@ -199,6 +199,67 @@ void for_each_strip(const KernelArgs& args, const Lines& lines, const Body& body
                   });
 }
 
+/// y[i] = data[i * step + index[i] * along]. Instructions that gather take longer than loads one by
+/// one.
+template <class T, class Index>
+[[gnu::optimize("no-tree-vectorize")]] void move_row(const T* data, int64_t step, int64_t along,
+                                                     const Index* indices, int64_t count,
+                                                     int64_t size, T* y) {
+  const auto place = [=](int64_t i) {
+    const int64_t index = indices[i];
+    return index + (index < 0 ? size : 0);
+  };
+  if (step == 0 && along == 1)
+    for (int64_t i = 0; i < count; ++i) y[i] = data[place(i)];
+  else
+    for (int64_t i = 0; i < count; ++i) y[i] = data[i * step + place(i) * along];
+}
+
+/// The same; false, and nothing is written, if an index is no such.
+template <class T, class Index>
+bool gather_row(const T* data, int64_t step, int64_t along, const Index* indices, int64_t count,
+                int64_t least, int64_t size, T* y) {
+  bool is_wrong = false;
+  for (int64_t i = 0; i < count; ++i) is_wrong |= (indices[i] < least) | (indices[i] >= size);
+  if (!is_wrong) move_row(data, step, along, indices, count, size, y);
+  return !is_wrong;
+}
+
+/// A strip whose indices lie as its results do, neighbours beside each other.
+template <class T, class Index>
+bool gather_strip(const Lines& lines, const Strip& strip, const T* data, const Index* indices,
+                  int64_t least, T* y) {
+  const bool together = lines.by_position;
+  const int64_t rows = together ? lines.length : strip.count;
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t at =
+        strip.begin[kUpdates] + row * (together ? lines.along[kUpdates] : lines.across[kUpdates]);
+    const T* from = data + strip.begin[kData] + (together ? 0 : row * lines.across[kData]);
+    if (!gather_row(from, together ? lines.across[kData] : 0, lines.along[kData], indices + at,
+                    together ? strip.count : lines.length, least, lines.axis_size, y + at))
+      return false;
+  }
+  return true;
+}
+
+/// Whether gather_strip takes the lines.
+bool lie_alike(const Lines& lines) {
+  const int64_t between = lines.by_position ? lines.across[kUpdates] : lines.along[kUpdates];
+  return between == 1 && lines.space.strides[kIndices] == lines.space.strides[kUpdates] &&
+         lines.across[kIndices] == lines.across[kUpdates] &&
+         lines.along[kIndices] == lines.along[kUpdates];
+}
+
+template <class T>
+bool gather_alike(const KernelArgs& args, const Lines& lines, const Strip& strip) {
+  const auto* data = args.in[0].as<T>();
+  T* y = args.out[0].as<T>();
+  const int64_t least = least_index(args.facts, lines.axis_size);
+  if (args.in[1].dtype == DType::Int64)
+    return gather_strip(lines, strip, data, args.in[1].as<int64_t>(), least, y);
+  return gather_strip(lines, strip, data, args.in[1].as<int32_t>(), least, y);
+}
+
 void run_gather_elements(const KernelArgs& args) {
   const Lines& lines = *static_cast<const Lines*>(args.prepared);
   const IndexReader indices(args, lines.axis_size, "GatherElements");
@@ -206,7 +267,9 @@ void run_gather_elements(const KernelArgs& args) {
   const int64_t across = lines.across[kData], along = lines.along[kData];
   dispatch_width(size_of(args.in[0].dtype), [&]<class T> {
     T* y = args.out[0].as<T>();
+    const bool alike = lie_alike(lines);
     for_each_strip(args, lines, [&](const Strip& strip) {
+      if (alike && gather_alike<T>(args, lines, strip)) return;  // else an index is to be named
       const T* data = args.in[0].as<T>() + strip.begin[kData];
       for_each_element(lines, strip, indices, [=](int64_t line, int64_t index, int64_t at) {
         y[at] = data[line * across + index * along];

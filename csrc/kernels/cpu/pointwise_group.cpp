@@ -5,6 +5,8 @@
 // its own type, so a group gives the bits that its nodes would give one by one. Bytes moved: each
 // operand and each output once.
 #include "kernels/cpu/pointwise_bytes.h"
+#include "kernels/cpu/pointwise_cast.h"
+#include "kernels/cpu/pointwise_scaled_rows.h"
 #include "kernels/cpu/read_range.h"
 
 namespace ortmodule {
@@ -75,6 +77,7 @@ class TileRunner {
     }
     const int64_t count = std::min(p_.tile, p_.total);
     for (const TensorAccess& a : p_.invariant_loads) load(a, 0, count);
+    for (const TensorAccess& a : p_.repeated_loads) held_[a.slot] = nullptr;
     if (args.context.progress) find_followed();
   }
 
@@ -127,7 +130,8 @@ class TileRunner {
   }
 
   void point_slots(int64_t start) {
-    const Coords coords = p_.needs_coords ? p_.space.unravel(start) : Coords{};
+    const bool needs_coords = p_.needs_coords || !p_.repeated_loads.empty();
+    const Coords coords = needs_coords ? p_.space.unravel(start) : Coords{};
     auto point = [&](const TensorAccess& a, void* data) {
       const int64_t offset = a.linear ? start : p_.space.offset(a.operand, coords);
       slots_[a.slot] = static_cast<std::byte*>(data) + offset * a.element_bytes;
@@ -136,6 +140,13 @@ class TileRunner {
       point(a, args_.in[static_cast<size_t>(a.tensor)].data);
     for (const TensorAccess& a : p_.direct_outputs)
       point(a, args_.out[static_cast<size_t>(a.tensor)].data);
+    for (const TensorAccess& a : p_.repeated_loads) {
+      const auto* element = args_.in[static_cast<size_t>(a.tensor)].as<const std::byte>() +
+                            p_.space.offset(a.operand, coords) * a.element_bytes;
+      if (held_[a.slot] == element) continue;
+      a.load(slots_[a.slot], element, p_.tile, 0);
+      held_[a.slot] = element;
+    }
   }
 
   void make_indices(int64_t start, int64_t count) {
@@ -154,6 +165,7 @@ class TileRunner {
   const TensorAccess* followed_ = nullptr;
   RandomState random_;
   void* slots_[kMaxSlots];
+  const std::byte* held_[kMaxSlots];  // the element that fills a slot, for repeated loads
 };
 
 }  // namespace
@@ -174,6 +186,10 @@ void run_pointwise_group(const KernelArgs& args) {
   const PointwiseProgram& program = *static_cast<const PointwiseProgram*>(args.prepared);
   if (program.of_each_byte)
     run_by_table(program, args);
+  else if (program.cast)
+    run_direct_cast(program, args);
+  else if (program.scaled_rows.x >= 0 && !args.context.progress)
+    run_scaled_rows(program, args);
   else
     run_pointwise(program, args);
 }
@@ -187,6 +203,8 @@ REGISTER_CPU_KERNEL({
     .prepare = [](const StepFacts& facts) -> std::shared_ptr<const void> {
       const std::shared_ptr<PointwiseProgram> program = compile_pointwise(facts);
       add_byte_table(facts, *program);
+      add_direct_cast(facts, *program);
+      add_scaled_rows(facts, *program);
       return program;
     },
     .layout = LayoutRule::Any,

@@ -57,8 +57,7 @@ class Compiler {
     return std::move(program_);
   }
 
-  /// Whether the compiled program stays within the fixed limits of the runner.
-  bool fits() const { return fits_; }
+  bool fits() const { return fits_; }  // into the fixed limits of the runner
 
  private:
   // --- nodes to virtual ops ----------------------------------------------------------------------
@@ -181,7 +180,7 @@ class Compiler {
     }
   }
 
-  // Whether it rounds what another op made to the 16-bit floats of outputs, and for nothing else.
+  // Whether it rounds what another op made for outputs alone; store_floats_as_bytes treats bytes.
   bool only_stored_rounded(const VirtualOp& op) const {
     const std::vector<int>& outputs = values_[static_cast<size_t>(op.out)].outputs;
     if (op.in.size() != 1 || outputs.empty()) return false;
@@ -189,7 +188,7 @@ class Compiler {
     if (exact.input >= 0 || exact.literal || !exact.outputs.empty()) return false;
     for (int output : outputs) {
       const DType dtype = facts_.outputs[static_cast<size_t>(output)].dtype;
-      if (size_of(dtype) != 2 || !is_floating(dtype) || op.run != rounding(dtype)) return false;
+      if (size_of(dtype) == 1 || op.run != rounding(dtype)) return false;
     }
     return std::none_of(ops_.begin(), ops_.end(), [&](const VirtualOp& other) {
       return std::find(other.in.begin(), other.in.end(), op.out) != other.in.end();
@@ -246,8 +245,8 @@ class Compiler {
 
   bool is_number(int value) const {
     const VirtualValue& v = values_[static_cast<size_t>(value)];
-    if (v.type != Compute::F32 || v.input < 0) return false;
-    return element_count(facts_.inputs[static_cast<size_t>(v.input)].layout.sizes) == 1;
+    return v.type == Compute::F32 && v.input >= 0 &&
+           element_count(facts_.inputs[static_cast<size_t>(v.input)].layout.sizes) == 1;
   }
 
   void join_quantizing() {
@@ -429,9 +428,15 @@ class Compiler {
       }
       value.slot = a.slot = new_slot(Slot::Kind::Arena);
       a.load = load_of(dtype, value.type);
-      a.invariant = is_invariant(a.operand);
-      (a.invariant ? program_->invariant_loads : program_->loads).push_back(a);
-      if (a.invariant) value.last_use = static_cast<int>(ops_.size()) + 1;
+      // What a whole row reads is loaded once, too, but keeps its register: so few may.
+      PointwiseProgram& p = *program_;
+      const bool in_row = p.tiles_per_row > 1 && p.repeated_loads.size() < 4 &&
+                          p.space.strides[a.operand][p.space.rank - 1] == 0;
+      auto& loads = is_invariant(a.operand) ? p.invariant_loads
+                    : in_row                ? p.repeated_loads
+                                            : p.loads;
+      if (&loads != &p.loads) value.last_use = static_cast<int>(ops_.size()) + 1;
+      loads.push_back(a);
     }
   }
 

@@ -32,7 +32,6 @@ struct TensorAccess {
   int64_t element_bytes = 0;
   int64_t tile_element_bytes = 0;
   bool linear = false;
-  bool invariant = false;  // a load whose tile is the same everywhere
   LoadFn load = nullptr;
   StoreFn store = nullptr;
 };
@@ -50,6 +49,13 @@ struct AlignedDelete {
 };
 using AlignedBytes = std::unique_ptr<std::byte[], AlignedDelete>;
 
+/// Of a group that computes x factor + offset, and its Relu if it `bends`, with one factor and
+/// offset for each row: the tensors' positions among the operands. x is -1 for other groups.
+struct ScaledRows {
+  int x = -1, factor = -1, offset = -1;
+  bool bends = false;
+};
+
 struct PointwiseProgram {
   IterationSpace space;
   int64_t total = 0;
@@ -62,13 +68,18 @@ struct PointwiseProgram {
   size_t index_operand = 0;
   std::vector<Slot> slots;
   std::vector<TensorAccess> direct_inputs, direct_outputs;  // addressed in place
-  std::vector<TensorAccess> invariant_loads, loads, stores;
+  std::vector<TensorAccess> invariant_loads;                // whose tile is the same everywhere
+  std::vector<TensorAccess> repeated_loads;                 // of one element for a whole row
+  std::vector<TensorAccess> loads, stores;
   std::vector<Instruction> instructions;
   std::vector<AlignedBytes> constants;
   /// Of a group that makes bytes of one tensor of bytes and of numbers: the program for 256
   /// elements, all values of a byte, and the tensor's position among the operands.
   std::shared_ptr<const PointwiseProgram> of_each_byte;
   int byte_input = -1;
+  /// Of a group that is one Cast of dense memory: converts so many elements.
+  void (*cast)(const void* from, void* to, int64_t count) = nullptr;
+  ScaledRows scaled_rows;
 };
 
 /// Runs the program over the operands and results of `args`.

@@ -20,16 +20,6 @@ inline namespace ORTM_ISA {
 namespace {
 
 // --- forward -------------------------------------------------------------------------------------
-/// The larger of two elements, the first if they are equal, NaN if one is: the last of two.
-struct LargestFold {
-  static constexpr bool by_lines = true;
-  static FloatVec start() { return FloatVec(-std::numeric_limits<float>::infinity()); }
-  static FloatVec add(FloatVec so_far, FloatVec value) {
-    return select(value == value, larger(value, so_far), value);
-  }
-  static FloatVec finish(FloatVec found) { return found; }
-};
-
 struct MaxPooling {
   PoolShape shape;
   PatchShape windows;

@@ -2,9 +2,10 @@
 // number of its places, those in the padding included if count_include_pad says so; places beyond
 // the padding, where ceil_mode lets a window reach, never count.
 // Method: place by place, lines of outputs add shifted lines of x; channels-last, the pixels of a
-// window, in the same order. Bytes moved: x as often as the caches lose it, y once.
+// window, in the same order; row-major float32 first adds the lines of a window (pool_lines.h).
+// Bytes moved: x as often as the caches lose it, y once.
 #include "kernels/cpu/pixel_windows.h"
-#include "kernels/cpu/pool_bands.h"
+#include "kernels/cpu/pool_lines.h"
 #include "kernels/cpu/pool_windows.h"
 
 namespace ortmodule {
@@ -12,7 +13,6 @@ inline namespace ORTM_ISA {
 namespace {
 
 struct MeanFold {
-  static constexpr bool by_lines = false;  // in the order of the other types
   FloatVec count;
 
   static FloatVec start() { return FloatVec(0.0f); }
@@ -22,9 +22,10 @@ struct MeanFold {
 
 struct Average {
   PatchShape windows;
-  BandPlan<MeanFold> bands;
+  LinePlan lines;
   std::vector<std::vector<int64_t>> counts;  // places that count, of each output along a dimension
-  std::vector<float> last_counts;            // the same along the last dimension
+  std::vector<float> last_counts;            // the same along the last dimension, ...
+  std::vector<float> outer_counts;           // ... and of all others together, line by line
 
   /// The product of these along all dimensions but the last.
   int64_t outer(const PatchSegment& segment) const {
@@ -35,22 +36,14 @@ struct Average {
   }
 };
 
-PoolAxis pool_axis(const PatchAxis& axis) {
-  const int64_t pad = -axis.offsets[0];
-  const int64_t dilation = axis.places() > 1 ? axis.offsets[1] + pad : 1;
-  return {axis.in, axis.out, axis.places(), axis.stride, pad, dilation};
-}
-
-/// Of images of two dimensions.
-BandPlan<MeanFold> band_plan(const PatchShape& windows) {
-  return {pool_axis(windows.axes[0]), pool_axis(windows.axes[1])};
+LinePlan line_plan(const PatchShape& windows) {
+  return {windows, pool_line_for<MeanFold>(pool_axis(windows.last()))};
 }
 
 size_t workspace_bytes(const StepFacts& facts) {
   const OperandFacts& x = facts.inputs[0];
   if (x.dtype != DType::Float32 || is_pixel_major(x.layout)) return 0;
-  const PatchShape windows = pool_windows(facts);
-  return windows.axes.size() == 2 ? band_plan(windows).workspace_bytes(facts) : 0;
+  return line_plan(pool_windows(facts)).workspace_bytes(facts);
 }
 
 std::shared_ptr<const void> prepare_average(const StepFacts& facts) {
@@ -72,7 +65,10 @@ std::shared_ptr<const void> prepare_average(const StepFacts& facts) {
           }));
   }
   average->last_counts.assign(average->counts.back().begin(), average->counts.back().end());
-  if (axes.size() == 2) average->bands = band_plan(average->windows);
+  average->windows.for_each_segment(0, average->windows.pixels, [&](const PatchSegment& segment) {
+    average->outer_counts.push_back(static_cast<float>(average->outer(segment)));
+  });
+  average->lines = line_plan(average->windows);
   return average;
 }
 
@@ -135,19 +131,16 @@ void average_pixels(const KernelArgs& args, const Average& average) {
   });
 }
 
-/// Row-major images of float32.
-void average_bands(const KernelArgs& args, const Average& average) {
-  const std::vector<int64_t>& down = average.counts[0];
-  const float* along = average.last_counts.data();
-  const auto columns = static_cast<int64_t>(average.last_counts.size());
-  pool_bands(args, average.bands, [&](int64_t row, int64_t count, float* y) {
-    for (int64_t i = 0; i < count; ++i, y += columns) {
-      const auto outer = static_cast<float>(down[static_cast<size_t>(row + i)]);
-      ORTM_SIMD
-      for (int64_t o = 0; o < columns; ++o)
-        y[o] /= std::max(outer * along[o], 1.0f);  // 0 of an empty window
-    }
-  });
+/// Row-major float32.
+void average_lines(const KernelArgs& args, const Average& average) {
+  pool_lines<MeanFold>(args, average.windows, average.lines,
+                       [&](int64_t line, int64_t first, int64_t count, float* y) {
+                         const float outer = average.outer_counts[static_cast<size_t>(line)];
+                         const float* along = average.last_counts.data() + first;
+                         ORTM_SIMD
+                         for (int64_t o = 0; o < count; ++o)
+                           y[o] /= std::max(outer * along[o], 1.0f);  // 0 of an empty window
+                       });
 }
 
 void average_pool(const KernelArgs& args) {
@@ -157,7 +150,7 @@ void average_pool(const KernelArgs& args) {
   dispatch_float(args.in[0].dtype, [&]<class T> {
     if (pixels) return average_pixels<T>(args, average);
     if constexpr (std::is_same_v<T, float>)
-      if (s.axes.size() == 2 && average.bands.is_usable()) return average_bands(args, average);
+      if (average.lines.is_usable()) return average_lines(args, average);
     for_each_plane_chunk(args, s, [&](int64_t plane, int64_t begin, int64_t count) {
       average_chunk(average, args.in[0].as<T>() + plane * s.in_pixels, begin, count,
                     args.out[0].as<T>() + plane * s.pixels + begin);

@@ -2,78 +2,14 @@
 // keep their results in registers, place by place. Lines of x are copied, with what changes no
 // result beside them, where windows reach beyond their ends.
 //
-// A Fold has `start`, which changes no result, `add`, and `by_lines`: whether the elements of each
-// line of a window may be folded first, once for all windows that share the line.
+// A Fold has `start`, which changes no result, and `add`; the elements of each line of a window are
+// folded first, once for all windows that share the line.
 #pragma once
 
-#include "kernels/cpu/lane_loads.h"
-#include "kernels/pool.h"
+#include "kernels/cpu/pool_line.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
-
-/// Tasks with buffers of their own: two for each thread, so that one which starts late takes less.
-inline int64_t band_tasks(const StepFacts& facts) {
-  return 2 * std::max<int64_t>(facts.threads, 1);
-}
-
-/// Windows of `lines` lines, `apart` elements from each other.
-struct LineWindows {
-  int64_t lines, apart;
-  int64_t kernel, dilation, stride;  // along a line
-};
-
-/// Neighbouring windows, kVectors vectors of them; x is the first place of the first. kStep and
-/// kKernel are the stride and the width of dense windows where the compiler knows them, or 0.
-template <class Fold, int64_t kStep, int64_t kKernel, int kVectors>
-inline void pool_vectors(const float* x, const LineWindows& w, FloatVec (&results)[kVectors]) {
-  const int64_t kernel = kKernel ? kKernel : w.kernel, dilation = kKernel ? 1 : w.dilation;
-  const int64_t step = kStep ? kStep : w.stride;
-  ORTM_UNROLL
-  for (FloatVec& result : results) result = Fold::start();
-  for (int64_t line = 0; line < w.lines; ++line) {
-    const float* at = x + line * w.apart;
-    for (int64_t k = 0; k < kernel; ++k, at += dilation) {
-      ORTM_UNROLL
-      for (int64_t v = 0; v < kVectors; ++v)
-        results[v] =
-            Fold::add(results[v], load_every<kStep>(at + v * FloatVec::kCount * step, step));
-    }
-  }
-}
-
-/// A row of `count` windows. Less than a vector of them reads as much as a whole one.
-template <class Fold, int64_t kStep, int64_t kKernel>
-void pool_line(const float* x, const LineWindows& w, int64_t count, float* y) {
-  constexpr int64_t kCount = FloatVec::kCount;
-  constexpr int kTogether = 2;
-  const int64_t step = kStep ? kStep : w.stride;
-  int64_t o = 0;
-  for (; o + kTogether * kCount <= count; o += kTogether * kCount) {
-    FloatVec results[kTogether];
-    pool_vectors<Fold, kStep, kKernel>(x + o * step, w, results);
-    ORTM_UNROLL
-    for (int64_t v = 0; v < kTogether; ++v) results[v].store(y + o + v * kCount);
-  }
-  for (; o < count; o += kCount) {
-    if (o + kCount > count) o = std::max<int64_t>(count - kCount, 0);  // some once more
-    FloatVec results[1];
-    pool_vectors<Fold, kStep, kKernel>(x + o * step, w, results);
-    count < kCount ? results[0].store(y, count) : results[0].store(y + o);
-  }
-}
-
-using PoolLine = void (*)(const float* x, const LineWindows& w, int64_t count, float* y);
-
-template <class Fold>
-PoolLine pool_line_for(const PoolAxis& columns) {
-  const bool dense = columns.dilation == 1;
-  if (columns.stride == 2 && dense && columns.kernel == 2) return pool_line<Fold, 2, 2>;
-  if (columns.stride == 2 && dense && columns.kernel == 3) return pool_line<Fold, 2, 3>;
-  if (columns.stride == 2) return pool_line<Fold, 2, 0>;
-  if (columns.stride == 1 && dense && columns.kernel == 3) return pool_line<Fold, 1, 3>;
-  return columns.stride == 1 ? pool_line<Fold, 1, 0> : pool_line<Fold, 0, 0>;
-}
 
 /// How planes are cut into bands, from their shape alone.
 template <class Fold>
@@ -95,7 +31,7 @@ struct BandPlan {
     width = (results - 1) * columns.stride + reach + 1;
     copies = columns.pad > 0 || width > columns.in;
     if (!copies) width = columns.in;
-    by_lines = Fold::by_lines && rows.stride == 1 && rows.kernel > 1;
+    by_lines = rows.stride == 1 && rows.kernel > 1;
     const int64_t lines = kFloats / std::max<int64_t>((copies ? width : 0) + results, 1);
     const int64_t fit = (lines - (rows.kernel - 1) * rows.dilation - 1) / rows.stride + 1;
     rows_of_band = std::clamp<int64_t>(fit, 1, std::max<int64_t>(rows.out, 1));
@@ -114,7 +50,7 @@ struct BandPlan {
   bool is_usable() const { return buffer_floats() <= int64_t{1} << 20; }
   size_t workspace_bytes(const StepFacts& facts) const {
     if (!is_usable()) return 0;
-    return static_cast<size_t>(band_tasks(facts) * buffer_floats()) * sizeof(float);
+    return static_cast<size_t>(pool_tasks(facts) * buffer_floats()) * sizeof(float);
   }
 };
 
@@ -191,7 +127,7 @@ void pool_bands(const KernelArgs& args, const BandPlan<Fold>& plan, const Finish
   const Sizes& sizes = args.facts.inputs[0].layout.sizes;
   const PoolAxis &rows = plan.rows, &columns = plan.columns;
   const int64_t units = sizes[0] * sizes[1] * plan.bands, floats = plan.buffer_floats();
-  const int64_t tasks = floats > 0 ? std::min(band_tasks(args.facts), units) : units;
+  const int64_t tasks = floats > 0 ? std::min(pool_tasks(args.facts), units) : units;
   if (tasks == 0) return;
   const int64_t work = rows.kernel * columns.kernel * columns.out / FloatVec::kCount;
   const int64_t per_task = ceil_div(units, tasks) * plan.rows_of_band * work;

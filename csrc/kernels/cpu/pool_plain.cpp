@@ -1,6 +1,9 @@
 // MaxPool of any number of dimensions, any window and any real type; pool.cpp has the fast one of
-// images of floats. y = the largest element of each window, NaN if there is one, and on request its
-// index in the plane and its place in the window. Of equal elements the first is taken.
+// images of floats, pool_bytes.cpp that of channels-last bytes. y = the largest element of each
+// window, NaN if there is one, and on request its index in the plane and its place in the window.
+// Of equal elements the first is taken. Values alone, of float32, are found by lines
+// (pool_lines.h).
+#include "kernels/cpu/pool_lines.h"
 #include "kernels/cpu/pool_windows.h"
 #include "kernels/pool.h"
 
@@ -8,8 +11,21 @@ namespace ortmodule {
 inline namespace ORTM_ISA {
 namespace {
 
+struct Windows {
+  PatchShape shape;
+  LinePlan lines;
+
+  explicit Windows(const StepFacts& facts)
+      : shape(pool_windows(facts)),
+        lines(shape, pool_line_for<LargestFold>(pool_axis(shape.last()))) {}
+};
+
 std::shared_ptr<const void> prepare_windows(const StepFacts& facts) {
-  return std::make_shared<const PatchShape>(pool_windows(facts));
+  return std::make_shared<const Windows>(facts);
+}
+
+size_t workspace_bytes(const StepFacts& facts) {
+  return facts.inputs[0].dtype == DType::Float32 ? Windows(facts).lines.workspace_bytes(facts) : 0;
 }
 
 Reason unsupported(const StepFacts& facts) {
@@ -90,8 +106,11 @@ void pool(const KernelArgs& args, const PatchShape& s) {
 }
 
 void max_pool(const KernelArgs& args) {
-  const auto& s = *static_cast<const PatchShape*>(args.prepared);
-  dispatch_real(args.in[0].dtype, [&]<class T> { pool<T>(args, s); });
+  const auto& [shape, lines] = *static_cast<const Windows*>(args.prepared);
+  const auto is_read = [&](size_t i) { return i < args.out.size() && args.out[i].data; };
+  if (args.in[0].dtype == DType::Float32 && lines.is_usable() && !is_read(1) && !is_read(2))
+    return pool_lines<LargestFold>(args, shape, lines, [](int64_t, int64_t, int64_t, float*) {});
+  dispatch_real(args.in[0].dtype, [&]<class T> { pool<T>(args, shape); });
 }
 
 REGISTER_CPU_KERNEL({.op = "MaxPool",
@@ -99,9 +118,10 @@ REGISTER_CPU_KERNEL({.op = "MaxPool",
                      .dtypes = kAllFloats | kIntegers,
                      .run = max_pool,
                      .unsupported = unsupported,
+                     .workspace_bytes = workspace_bytes,
                      .prepare = prepare_windows,
                      .leaves_out_unused = true,
-                     .priority = -1});
+                     .priority = -2});
 
 }  // namespace
 }  // namespace ORTM_ISA

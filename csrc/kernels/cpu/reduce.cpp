@@ -27,6 +27,7 @@ constexpr int64_t kColumnBlock = 32;    // rows between two carries to the accum
 constexpr int64_t kNarrow = 64;         // longest row of columns that is added several at a time
 constexpr int64_t kJoined = 512;        // elements of such rows together
 constexpr int64_t kShortIntegers = 32;  // longest row whose partial results cost more than itself
+constexpr int64_t kShortExtremum = 15;  // the same of floats, which may be looked at twice
 
 // What the reduction does, from the facts alone.
 struct ReducePlan {
@@ -34,6 +35,7 @@ struct ReducePlan {
   int64_t inner = 1;             // size of the innermost dimension
   bool inner_reduced = false;
   bool is_floats = false;  // computed in float32
+  bool is_extremum = false;
   int64_t outputs = 1, per_output = 1;
   int64_t splits = 1;  // of each output's reduction
   double divisor = 1;  // of means
@@ -48,7 +50,9 @@ struct ReducePlan {
   /// Whether each output is one short row of x.
   bool short_rows() const {
     return inner_reduced && per_output == inner && splits == 1 &&
-           inner <= (is_floats ? kShortRow : kShortIntegers);
+           inner <= (!is_floats    ? kShortIntegers
+                     : is_extremum ? kShortExtremum
+                                   : kShortRow);
   }
 };
 
@@ -61,6 +65,7 @@ void push_dim(IterationSpace& space, int64_t size, int64_t stride) {
 ReducePlan make_plan(const StepFacts& facts) {
   const std::vector<DimGroup> groups = reduced_dims(facts);
   ReducePlan plan;
+  plan.is_extremum = facts.node().op == "ReduceMax" || facts.node().op == "ReduceMin";
   dispatch_real(facts.inputs[0].dtype,
                 [&]<class T> { plan.is_floats = std::is_same_v<ComputeOf<T>, float>; });
   for (const DimGroup& group : groups)
@@ -113,7 +118,7 @@ struct Prod {
 // NaN wins.
 template <class T, bool largest>
 struct Extremum {
-  using C = std::conditional_t<std::is_floating_point_v<ComputeOf<T>>, ComputeOf<T>, int64_t>;
+  using C = std::conditional_t<std::is_same_v<T, bool>, uint8_t, ComputeOf<T>>;
   using Partial = C;
   using OfComputed = Extremum<C, largest>;
   static constexpr C kLimit = std::numeric_limits<C>::has_infinity
@@ -123,13 +128,16 @@ struct Extremum {
       !largest ? kLimit
                : (std::numeric_limits<C>::has_infinity ? -kLimit : std::numeric_limits<C>::min());
   static C add(C a, C b) {
-    const C better = (largest ? b > a : b < a) ? b : a;  // two selections become vectors
-    return b != b ? b : better;
+    if constexpr (std::is_integral_v<C>) {
+      return largest ? std::max(a, b) : std::min(a, b);
+    } else {
+      const C better = (largest ? b > a : b < a) ? b : a;  // two selections become vectors
+      return b != b ? b : better;
+    }
   }
   static Partial combine(Partial a, Partial b) { return add(a, b); }
   static FloatVec add(FloatVec a, FloatVec b) {
-    const IntLanes better = largest ? b > a : b < a;
-    return select(better | ~(b == b), b, a);
+    return select(b == b, largest ? larger(b, a) : smaller(b, a), b);
   }
   static RowLanes combine(const RowLanes& a, const RowLanes& b) {
     return map_rows([](FloatVec x, FloatVec y) { return add(x, y); }, a, b);
@@ -141,6 +149,38 @@ template <class T>
 using Min = Extremum<T, false>;
 
 // --- rows ----------------------------------------------------------------------------------------
+/// Lanes [kHalf, 2 kHalf) folded onto those before them, and so on down to one.
+template <class Op, int32_t kHalf = static_cast<int32_t>(FloatVec::kCount / 2)>
+float fold_lanes(FloatVec x) {
+  IntLanes lanes;
+  for (int32_t i = 0; i < FloatVec::kCount; ++i)
+    lanes[i] = (i + kHalf) % static_cast<int32_t>(FloatVec::kCount);
+  x = Op::add(x, FloatVec(__builtin_shuffle(x.v, lanes)));
+  if constexpr (kHalf > 1)
+    return fold_lanes<Op, kHalf / 2>(x);
+  else
+    return x.v[0];
+}
+
+/// An extremum, for which elements may be looked at twice.
+template <class Op>
+float extremum_of_row(const float* x, int64_t count) {
+  constexpr int64_t kCount = FloatVec::kCount;
+  if (count < kCount)
+    return fold_lanes<Op>(
+        select(first_lanes(count), FloatVec::load(x, count), FloatVec(Op::kStart)));
+  FloatVec best[4] = {FloatVec::load(x), FloatVec(Op::kStart), FloatVec(Op::kStart),
+                      FloatVec(Op::kStart)};
+  int64_t i = kCount;
+  for (; i + 4 * kCount <= count; i += 4 * kCount) {
+    ORTM_UNROLL
+    for (int64_t k = 0; k < 4; ++k) best[k] = Op::add(best[k], FloatVec::load(x + i + k * kCount));
+  }
+  for (; i + kCount <= count; i += kCount) best[0] = Op::add(best[0], FloatVec::load(x + i));
+  if (i < count) best[1] = Op::add(best[1], FloatVec::load(x + count - kCount));
+  return fold_lanes<Op>(Op::add(Op::add(best[0], best[1]), Op::add(best[2], best[3])));
+}
+
 template <class Op, class T>
 __attribute__((noinline)) typename Op::Partial reduce_row(const T* x, int64_t count) {
   using C = typename Op::C;
@@ -156,11 +196,13 @@ __attribute__((noinline)) typename Op::Partial reduce_row(const T* x, int64_t co
     C buffer[kRowChunk];
     C result = Op::kStart;
     for_each_chunk(count, [&](int64_t at, int64_t n) {
-      result = Op::add(result, fold_row(
-                                   n, computed_row(x + at, n, buffer), Op::kStart,
-                                   [](FloatVec a, FloatVec b) { return Op::add(a, b); },
-                                   [](C a, C b) { return Op::add(a, b); }));
+      result = Op::add(result, extremum_of_row<Op>(computed_row(x + at, n, buffer), n));
     });
+    return result;
+  } else if constexpr (std::is_integral_v<C> && !std::is_same_v<Op, Sum<T>> &&
+                       !std::is_same_v<Op, Prod<T>>) {
+    C result = Op::kStart;  // an order of its own changes nothing, so the compiler makes vectors
+    for (int64_t i = 0; i < count; ++i) result = Op::add(result, static_cast<C>(x[i]));
     return result;
   } else {
     constexpr int kLanes = 8;
@@ -335,6 +377,12 @@ void store_results(const ReducePlan& plan, const Partial* partials, int64_t firs
   dispatch_real(out.dtype, [&]<class R> {
     R* results = out.as<R>();
     const int64_t apart = plan.between_splits();
+    if (plan.splits == 1 && plan.divisor == 1 && !std::is_same_v<R, bool>) {
+      const Partial* from = partials - first;
+      ORTM_SIMD
+      for (int64_t i = begin; i < end; ++i) results[i] = stored<R>(from[i]);
+      return;
+    }
     for (int64_t i = begin; i < end; ++i) {
       const Partial* parts = partials + plan.first_partial(i - first);
       Partial result = parts[0];
@@ -372,6 +420,12 @@ template <class Op, class T>
 void reduce_rows(const KernelArgs& args, const ReducePlan& plan, typename Op::Partial* partials) {
   const T* x = args.in[0].as<T>();
   const int64_t part = ceil_div(plan.per_output, plan.splits);
+  if (part == plan.inner)  // each output is a row of x
+    return parallel_ranges(args.context, plan.outputs, grain_for(part),
+                           [&](int64_t begin, int64_t end) {
+                             for (int64_t row = begin; row < end; ++row)
+                               partials[row] = reduce_row<Op>(x + row * part, part);
+                           });
   parallel_ranges(args.context, plan.outputs * plan.splits, grain_for(part),
                   [&](int64_t begin, int64_t end) {
                     for (int64_t item = begin; item < end; ++item) {

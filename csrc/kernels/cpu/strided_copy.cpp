@@ -27,6 +27,8 @@ void copy_run(T* to, int64_t to_stride, const T* from, int64_t from_stride, int6
   } else if (to_stride == 1 && from_stride == 0) {
     const T value = *from;
     for (int64_t i = 0; i < count; ++i) to[i] = value;
+  } else if (to_stride == 1 && from_stride == 2) {  // which the compiler makes vectors of
+    for (int64_t i = 0; i < count; ++i) to[i] = from[i * 2];
   } else if (to_stride == 1) {
     for (int64_t i = 0; i < count; ++i) to[i] = from[i * from_stride];
   } else {

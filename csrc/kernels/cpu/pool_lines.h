@@ -1,0 +1,169 @@
+// Pools of row-major float32 of any number of dimensions, by lines of outputs: the lines of x that
+// the windows of a line share are folded into one, vector by vector, and the windows then along it.
+// That reads a window of K x K places as 2 K lines instead of K^2 places.
+//
+// Of elements that compare equal, as zeros of both signs do, any may be the largest.
+#pragma once
+
+#include <span>
+
+#include "kernels/cpu/pixel_windows.h"
+#include "kernels/cpu/pool_line.h"
+
+namespace ortmodule {
+inline namespace ORTM_ISA {
+
+inline PoolAxis pool_axis(const PatchAxis& axis) {
+  const int64_t pad = -axis.offsets[0];
+  const int64_t dilation = axis.places() > 1 ? axis.offsets[1] + pad : 1;
+  return {axis.in, axis.out, axis.places(), axis.stride, pad, dilation};
+}
+
+/// How output lines are cut into blocks, from the shape of windows alone.
+struct LinePlan {
+  static constexpr int64_t kFloats = 4096;  // that a block sees: they stay in the first cache
+
+  PoolAxis columns;
+  PoolLine along = nullptr;
+  std::vector<int64_t> seen;  // of each line of outputs: where the lines begin that it sees, ...
+  std::vector<size_t> ends;   // ... and where they end in `seen`
+  bool in_place = false;      // windows of one line, which lie inside of it
+  int64_t block = 1;          // outputs at a time
+  int64_t width = 0;          // places that the windows of a block see, at least a vector of them
+
+  static bool stays_inside(const PatchAxis& axis) {
+    return axis.offsets.front() >= 0 &&
+           (axis.out - 1) * axis.stride + axis.offsets.back() < axis.in;
+  }
+
+  LinePlan() = default;
+  LinePlan(const PatchShape& windows, PoolLine fold)
+      : columns(pool_axis(windows.last())), along(fold) {
+    const int64_t reach = (columns.kernel - 1) * columns.dilation + 1;
+    const int64_t fit = (kFloats - reach) / columns.stride / FloatVec::kCount * FloatVec::kCount;
+    block = std::clamp<int64_t>(fit, FloatVec::kCount, std::max(columns.out, FloatVec::kCount));
+    width = (block - 1) * columns.stride + reach;
+    in_place = windows.places == columns.kernel && columns.out >= FloatVec::kCount &&
+               std::all_of(windows.axes.begin(), windows.axes.end(), stays_inside);
+    std::vector<int64_t> lines;
+    windows.for_each_segment(0, windows.pixels, [&](const PatchSegment& segment) {
+      find_lines(windows, segment, lines);
+      seen.insert(seen.end(), lines.begin(), lines.end());
+      ends.push_back(seen.size());
+    });
+  }
+
+  std::span<const int64_t> lines_of(size_t line) const {
+    const size_t first = line == 0 ? 0 : ends[line - 1];
+    return {seen.data() + first, ends[line] - first};
+  }
+
+  /// Dilation may make blocks many times as long as x.
+  bool is_usable() const { return width <= int64_t{1} << 20; }
+  size_t workspace_bytes(const StepFacts& facts) const {
+    if (!is_usable() || in_place) return 0;
+    return static_cast<size_t>(pool_tasks(facts) * width) * sizeof(float);
+  }
+};
+
+/// to[i] = the fold of x[line + i] over `lines`.
+template <class Fold>
+void fold_lines(const float* x, std::span<const int64_t> lines, int64_t count, float* to) {
+  constexpr int64_t kCount = FloatVec::kCount;
+  constexpr int kTogether = 4;
+  int64_t at = 0;
+  for (; at + kTogether * kCount <= count; at += kTogether * kCount) {
+    FloatVec folded[kTogether];
+    ORTM_UNROLL
+    for (FloatVec& vector : folded) vector = Fold::start();
+    for (const int64_t line : lines) {
+      ORTM_UNROLL
+      for (int64_t v = 0; v < kTogether; ++v)
+        folded[v] = Fold::add(folded[v], FloatVec::load(x + line + at + v * kCount));
+    }
+    ORTM_UNROLL
+    for (int64_t v = 0; v < kTogether; ++v) folded[v].store(to + at + v * kCount);
+  }
+  for (; at < count; at += kCount) {
+    if (at + kCount > count) at = std::max<int64_t>(count - kCount, 0);  // some once more
+    const int64_t lanes = std::min(count, kCount);
+    FloatVec folded = Fold::start();
+    for (const int64_t line : lines) {
+      const float* from = x + line + at;
+      folded =
+          Fold::add(folded, lanes == kCount ? FloatVec::load(from) : FloatVec::load(from, lanes));
+    }
+    lanes == kCount ? folded.store(to + at) : folded.store(to + at, lanes);
+  }
+}
+
+/// The lines of a task, which has a buffer.
+template <class Fold>
+class LinePool {
+ public:
+  LinePool(const LinePlan& plan, float* buffer) : plan_(plan), buffer_(buffer) {
+    if (!plan.in_place) std::fill_n(buffer, plan.width, nothing());
+  }
+
+  /// Outputs [first, first + count) of a line, whose windows see `lines` of `image`.
+  void run(const float* image, std::span<const int64_t> lines, int64_t first, int64_t count,
+           float* y) {
+    const PoolAxis& columns = plan_.columns;
+    const LineWindows w{1, 0, columns.kernel, columns.dilation, columns.stride};
+    const int64_t start = first * columns.stride - columns.pad;
+    if (plan_.in_place) return plan_.along(image + lines[0] + start, w, count, y);
+    const int64_t begin = std::clamp<int64_t>(start, 0, columns.in);
+    const int64_t end = std::clamp(start + plan_.width, begin, columns.in);
+    if (plan_.block < columns.out) {  // else what lies beside x is the same in all lines
+      std::fill_n(buffer_, begin - start, nothing());
+      std::fill_n(buffer_ + (end - start), plan_.width - (end - start), nothing());
+    }
+    fold_lines<Fold>(image + begin, lines, end - begin, buffer_ + (begin - start));
+    plan_.along(buffer_, w, count, y);
+  }
+
+ private:
+  static float nothing() { return Fold::start().v[0]; }
+
+  const LinePlan& plan_;
+  float* buffer_;
+};
+
+/// Pools all planes of x; finish(line, first, count, y) sees outputs of each line of a plane.
+template <class Fold, class Finish>
+void pool_lines(const KernelArgs& args, const PatchShape& windows, const LinePlan& plan,
+                const Finish& finish) {
+  const Sizes& sizes = args.facts.inputs[0].layout.sizes;
+  const int64_t columns = plan.columns.out, lines = std::ssize(plan.ends);
+  const int64_t units = sizes[0] * sizes[1] * lines,
+                tasks = std::min(pool_tasks(args.facts), units);
+  if (tasks == 0) return;
+  const int64_t work = windows.places * columns / FloatVec::kCount;
+  const auto run_task = [&](int64_t task) {
+    auto* buffer = plan.in_place ? nullptr : static_cast<float*>(args.workspace);
+    LinePool<Fold> pool(plan, buffer ? buffer + task * plan.width : nullptr);
+    const int64_t from = units * task / tasks, stop = units * (task + 1) / tasks;
+    const float* image = args.in[0].as<float>() + from / lines * windows.in_pixels;
+    float* y = args.out[0].as<float>() + from * columns;
+    for (int64_t at = from, line = from % lines; at < stop; ++at, y += columns) {
+      const std::span<const int64_t> seen = plan.lines_of(static_cast<size_t>(line));
+      for (int64_t first = 0, count = 0; first < columns; first += count) {
+        count = std::min(plan.block, columns - first);
+        if (plan.in_place && count < FloatVec::kCount)  // some once more
+          first = columns - (count = FloatVec::kCount);
+        pool.run(image, seen, first, count, y + first);
+        finish(line, first, count, y + first);
+      }
+      if (++line < lines) continue;
+      line = 0;
+      image += windows.in_pixels;
+    }
+  };
+  parallel_ranges(args.context, tasks, grain_for(ceil_div(units, tasks) * work),
+                  [&](int64_t begin, int64_t end) {
+                    for (int64_t task = begin; task < end; ++task) run_task(task);
+                  });
+}
+
+}  // namespace ORTM_ISA
+}  // namespace ortmodule
