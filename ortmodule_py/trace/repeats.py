@@ -56,7 +56,7 @@ def describe(value: Any) -> Key:
     """What a trace may depend on: sizes, strides and type of a tensor, the expression of a size.
 
     Not where in its storage a tensor begins, as steps of a sequence differ in that: only `as_strided` depends
-    on it, with which a piece stays in eager PyTorch.
+    on it, which is never copied.
     """
     if isinstance(value, Tensor):
         sizes = tuple(map(_number, (*value.shape, *value.stride())))
@@ -275,6 +275,8 @@ def _call_key(node: fx.Node) -> Key:
         return _attribute_key(node)
     if isinstance(node.target, torch._ops.HigherOrderOperator) and "hook" in node.target.name():
         return id(node)  # what it does depends on the other users of its operand
+    if "as_strided" in str(node.target):
+        return id(node)
     arguments = _argument_key((node.args, node.kwargs), lambda _: "value")
     return node.op, node.target, arguments, describe(node.meta.get("example_value"))
 
