@@ -1,4 +1,5 @@
-// Channels as blocks of pixels (pixel_shuffle) and back: views, and one copy in another order
+// Channels as blocks of pixels (pixel_shuffle) and back, or in another order (channel_shuffle):
+// views, and one copy
 #include "ops/op_def.h"
 #include "ops/torch_rules.h"
 
@@ -32,7 +33,19 @@ Values convert_pixel_unshuffle(TorchCall& t) {
   return {reordered(t, parts, {0, 2, 4, 1, 3})};
 }
 
-REGISTER_TORCH({{"aten.pixel_shuffle.default", convert_pixel_shuffle},
+Values convert_channel_shuffle(TorchCall& t) {
+  Value* x = t.tensor("self");
+  const DimExpr groups = t.dim("groups"), each = DimExpr::floor_div(x->dims.at(1), groups);
+  Dims parts = x->dims, perm = {0, 2, 1};
+  parts[1] = each;
+  parts.insert(parts.begin() + 1, groups);
+  for (size_t d = 3; d < parts.size(); ++d) perm.emplace_back(static_cast<int64_t>(d));
+  Value* moved = t.emit("Transpose", {t.reshape(x, parts)}, {{"perm", perm}});
+  return {t.reshape(moved, x->dims)};
+}
+
+REGISTER_TORCH({{"aten.channel_shuffle.default", convert_channel_shuffle},
+                {"aten.pixel_shuffle.default", convert_pixel_shuffle},
                 {"aten.pixel_unshuffle.default", convert_pixel_unshuffle}});
 
 }  // namespace
