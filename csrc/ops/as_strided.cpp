@@ -53,6 +53,35 @@ Values convert_as_strided(TorchCall& t) {
                  {{"shape", t.output().dims}, {"strides", t.dims("stride")}, {"offset", offset}})};
 }
 
+/// A dimension as windows of `size` elements side by side, whose elements are the last dimension.
+Value* without_overlap(TorchCall& t, Value* x, size_t axis, const DimExpr& size) {
+  Dims parts = x->dims, perm;
+  parts[axis] = t.output().dims[axis];
+  parts.insert(parts.begin() + static_cast<std::ptrdiff_t>(axis) + 1, size);
+  for (size_t d = 0; d < parts.size(); ++d)
+    if (d != axis + 1) perm.emplace_back(static_cast<int64_t>(d));
+  perm.emplace_back(static_cast<int64_t>(axis) + 1);
+  return t.emit("Transpose", {t.reshape(x, parts)}, {{"perm", perm}});
+}
+
+/// Windows of `size` elements, each `step` behind the last; their elements are the last dimension.
+Values convert_unfold(TorchCall& t) {
+  require_real(t, true);
+  Value* x = t.tensor("self");
+  if (x->rank() == 0) t.refuse("a scalar has no windows");
+  const auto axis = static_cast<size_t>(t.axis("dimension", x->rank()));
+  const DimExpr size = t.dim("size");
+  if (size == t.dim("step") && t.output().dims[axis] * size == x->dims[axis])
+    return {without_overlap(t, x, axis, size)};
+  Dims strides(x->rank(), DimExpr(1));
+  for (size_t d = x->rank() - 1; d-- > 0;) strides[d] = strides[d + 1] * x->dims[d + 1];
+  const DimExpr neighbour = strides[axis];
+  strides[axis] = neighbour * t.dim("step");
+  strides.push_back(neighbour);
+  return {t.emit("AsStrided", {t.emit("Contiguous", {x})},
+                 {{"shape", t.output().dims}, {"strides", strides}})};
+}
+
 REGISTER_OP(AsStrided, {.domain = "com.microsoft",
                         .inputs = {"x"},
                         .outputs = {"y"},
@@ -70,7 +99,8 @@ REGISTER_OP(AsStridedGrad, {.domain = "com.microsoft",
                             .kind = OpKind::Data,
                             .infer = infer_as_strided_grad,
                             .grad = as_strided_grad_grad,
-                            .from_torch = {{"aten.as_strided.default", convert_as_strided}}});
+                            .from_torch = {{"aten.as_strided.default", convert_as_strided},
+                                           {"aten.unfold.default", convert_unfold}}});
 
 }  // namespace
 }  // namespace ortmodule

@@ -1,7 +1,7 @@
 // AsStridedGrad: dx = zeros of `shape`, to which each dy[i, j, ..] is added at offset + i
 // strides[0]
 // + j strides[1] + .. Method: leading dimensions whose windows do not meet are shared out to
-// threads; within them windows are added in the order of dy. Bytes moved: dy once, dx twice.
+// threads, and the longer of the last two is the inner loop. Bytes moved: dy once, dx twice.
 #include <cstring>
 
 #include "kernels/cpu/cpu_kernel.h"
@@ -21,31 +21,55 @@ struct Windows {
     for (; d < sizes.size(); ++d) found += (sizes[d] - 1) * strides[d];
     return found;
   }
-  /// How many leading dimensions have parts that do not meet.
+  /// How many leading dimensions, without the last two, have parts that do not meet.
   size_t apart() const {
     size_t d = 0;
-    while (d < sizes.size() && strides[d] >= extent(d + 1)) ++d;
+    while (d + 2 < sizes.size() && strides[d] >= extent(d + 1)) ++d;
     return d;
   }
 };
+
+/// dx[i to] += dy[i from]; all of them at one place if `to` is 0.
+template <class T>
+void add_line(const T* dy, int64_t from, T* dx, int64_t to, int64_t count) {
+  if (to == 0) {
+    for (int64_t i = 0; i < count; ++i) *dx = stored<T>(computed(*dx) + computed(dy[i * from]));
+    return;
+  }
+  ORTM_SIMD
+  for (int64_t i = 0; i < count; ++i)
+    dx[i * to] = stored<T>(computed(dx[i * to]) + computed(dy[i * from]));
+}
+
+/// Adds the last two dimensions, along the longer one.
+template <class T>
+void add_plane(const Windows& windows, const T* dy, T* dx) {
+  const size_t last = windows.sizes.size() - 1;
+  const int64_t columns = windows.sizes[last], column = windows.strides[last];
+  const int64_t rows = last > 0 ? windows.sizes[last - 1] : 1;
+  const int64_t row = last > 0 ? windows.strides[last - 1] : 0;
+  if (columns >= rows) {
+    for (int64_t i = 0; i < rows; ++i) add_line(dy + i * columns, 1, dx + i * row, column, columns);
+  } else {
+    for (int64_t j = 0; j < columns; ++j) add_line(dy + j, columns, dx + j * column, row, rows);
+  }
+}
 
 /// Adds the dimensions from `d` on at dx; returns the end of what it has read of dy.
 template <class T>
 const T* add_windows(const Windows& windows, size_t d, const T* dy, T* dx) {
   const size_t rank = windows.sizes.size();
-  const int64_t count = d < rank ? windows.sizes[d] : 1, stride = d < rank ? windows.strides[d] : 1;
-  if (d + 1 < rank) {
-    for (int64_t i = 0; i < count; ++i) dy = add_windows(windows, d + 1, dy, dx + i * stride);
-    return dy;
+  if (d + 2 >= rank && rank > 0) {
+    add_plane(windows, dy, dx);
+    return dy + windows.sizes[rank - 1] * (rank > 1 ? windows.sizes[rank - 2] : 1);
   }
-  if (stride == 1) {
-    ORTM_SIMD
-    for (int64_t i = 0; i < count; ++i) dx[i] = stored<T>(computed(dx[i]) + computed(dy[i]));
-  } else {
-    for (int64_t i = 0; i < count; ++i)
-      dx[i * stride] = stored<T>(computed(dx[i * stride]) + computed(dy[i]));
+  if (rank == 0) {
+    add_line(dy, 1, dx, 1, 1);
+    return dy + 1;
   }
-  return dy + count;
+  for (int64_t i = 0; i < windows.sizes[d]; ++i)
+    dy = add_windows(windows, d + 1, dy, dx + i * windows.strides[d]);
+  return dy;
 }
 
 void run_as_strided_grad(const KernelArgs& args) {
