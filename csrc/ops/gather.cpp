@@ -89,9 +89,10 @@ Values convert_index_select(TorchCall& t) {
   return gathered(t, data, index, {{"axis", t.axis("dim", data->rank())}, {"from_front", 1}});
 }
 
+constexpr double kNowhere = -0x1p40;
+
 // Makes a negative index non-negative. An index out of range stays out of range in any sum.
 Value* wrapped_index(TorchCall& t, Value* index, const DimExpr& size) {
-  constexpr double kNowhere = -0x1p40;
   index = t.cast(index, DType::Int64);
   Value* zero = t.literal(0.0, DType::Int64);
   Value* count = t.size_literal(size, DType::Int64);
@@ -109,8 +110,7 @@ struct IndexedDim {
   int64_t axis = 0;
 };
 
-IndexedDim indexed_dim(TorchCall& t, Value* x) {
-  const Values given = t.tensors("indices");
+IndexedDim indexed_dim(TorchCall& t, Value* x, const Values& given) {
   IndexedDim d{x, {}};
   for (size_t i = 0; i < given.size(); ++i) {
     if (!given[i]) continue;
@@ -143,10 +143,52 @@ Value* merged_index(TorchCall& t, const IndexedDim& d, const Dims& dims) {
   return flat;
 }
 
+// The indexed dimensions of x that Expand repeats, if some but not all are: their positions are
+// equal, so that only the shapes of their indices count, and x need not be there as a whole.
+std::vector<size_t> repeated_dims(const TorchCall& t, const Value* x) {
+  const Node* expand = x->producer();
+  if (!expand || expand->op != "Expand" || expand->input(0)->rank() != x->rank()) return {};
+  const Dims& from = expand->input(0)->dims;
+  const Values given = t.tensors("indices");
+  std::vector<size_t> repeated, indexed;
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (!given[i]) continue;
+    // Of indices that are not adjacent, the result has the dimensions in another place.
+    if (!is_index(given[i]->dtype) || (!indexed.empty() && indexed.back() + 1 != i)) return {};
+    indexed.push_back(i);
+    if (from[i] == DimExpr(1) && !(x->dims[i] == DimExpr(1))) repeated.push_back(i);
+  }
+  return repeated.size() < indexed.size() ? repeated : std::vector<size_t>();
+}
+
+/// x without dimensions that it repeats.
+Value* without_repetition(TorchCall& t, Value* x, const std::vector<size_t>& repeated) {
+  Dims axes, dims = x->dims;
+  for (size_t i : repeated) axes.emplace_back(static_cast<int64_t>(i));
+  for (size_t k = repeated.size(); k-- > 0;)
+    dims.erase(dims.begin() + static_cast<std::ptrdiff_t>(repeated[k]));
+  Value* once = t.emit("Squeeze", {x->producer()->input(0)}, {{"axes", axes}});
+  return once->dims == dims ? once : t.emit("Expand", {once}, {{"shape", dims}});
+}
+
 Values convert_index(TorchCall& t) {
   Value* x = t.tensor("self");
-  const IndexedDim d = indexed_dim(t, x);
+  while (x->producer() && x->producer()->op == "Identity") x = x->producer()->input(0);
+  const std::vector<size_t> repeated = repeated_dims(t, x);
+  Values given = t.tensors("indices");
+  Values inside;  // of the indices that are left out, which eager checks, too
+  for (size_t k = repeated.size(); k-- > 0;) {
+    const size_t i = repeated[k];
+    Value* wrapped = wrapped_index(t, given[i], x->dims[i]);
+    inside.push_back(t.emit("GreaterOrEqual", {wrapped, t.literal(0.0, DType::Int64)}));
+    given.erase(given.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  if (!repeated.empty()) x = without_repetition(t, x, repeated);
+  const IndexedDim d = indexed_dim(t, x, given);
   Value* index = d.indices.size() == 1 ? d.indices[0] : merged_index(t, d, x->dims);
+  for (Value* condition : inside)
+    index = t.emit("Where",
+                   {condition, t.cast(index, DType::Int64), t.literal(kNowhere, DType::Int64)});
   return gathered(t, d.data, index, {{"axis", d.axis}});
 }
 
@@ -167,7 +209,7 @@ Values convert_index_put(TorchCall& t) {
   if (x->rank() == 0) t.refuse("a scalar has no rows");
   const Values given = t.tensors("indices");
   if (given.size() == 1 && given[0] && given[0]->dtype == DType::Bool) return {masked(t, given[0])};
-  const IndexedDim d = indexed_dim(t, x);
+  const IndexedDim d = indexed_dim(t, x, given);
   Value* index = merged_index(t, d, x->dims);
   const Dims& dims = d.data->dims;
   const auto at = dims.begin() + d.axis;

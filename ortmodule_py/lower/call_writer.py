@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._prims_common import is_contiguous_or_false
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from ortmodule_py import _C
 from ortmodule_py.base.changing_numbers import SIZE, Fixed, changes, values_in
@@ -63,7 +65,7 @@ class CallWriter:
         """
         ids: list[int] | None
         for beginning, reason in _LEFT_TO_EAGER.items():
-            if str(node.target).startswith(beginning):
+            if str(node.target).startswith(beginning) and not self._are_windows(node):
                 raise CannotLower(f"{node.target} {reason}", origin)
         if node.target is operator.getitem:
             source, index = node.args
@@ -77,6 +79,17 @@ class CallWriter:
         if ids is not None:
             self.ids[node] = ids
         return ids
+
+    def _are_windows(self, node: fx.Node) -> bool:
+        """Whether this is `as_strided` of a row-major tensor that is all of its storage, and has an op."""
+        windows = torch.ops.aten.as_strided.default
+        if node.target is not windows or not self.sink.has_rule(str(windows)):
+            return False
+        operand = node.args[0]
+        assert isinstance(operand, fx.Node)
+        value: Tensor = operand.meta["val"]
+        covered = value.untyped_storage().nbytes() == value.numel() * value.element_size()
+        return statically_known_true(covered) and is_contiguous_or_false(value)
 
     def _call(
         self, node: fx.Node, origin: tuple[str, str], tag: str, gradient: bool

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -15,6 +16,8 @@ LENGTHS = (10, 13, 16, 9, 21, 30)
 FILLED: dict[str, Callable[[int], Tensor]] = {
     "linspace": lambda n: torch.linspace(-1, 1, n),
     "linspace to a size": lambda n: torch.linspace(0.5, n - 0.5, steps=n, dtype=torch.float64),
+    "linspace of numpy": lambda n: torch.from_numpy(np.linspace(0, 1, n)),
+    "linspace of numpy to a size": lambda n: torch.from_numpy(np.linspace(0.5, n, num=n)),
     "logspace": lambda n: torch.logspace(-1, 1, n),
     "hann": lambda n: torch.hann_window(n),
     "hann, symmetric": lambda n: torch.hann_window(n, periodic=False),

@@ -34,6 +34,9 @@ OF_MATH: dict[str, Callable[[float], float]] = {
     "pow": lambda t: math.pow(t, 1.5),
     "fabs": lambda t: math.fabs(t - 1),
     "hypot": lambda t: math.hypot(t, 2),
+    "atan2": lambda t: math.atan2(t - 1, 2 - t),
+    "fmod": lambda t: math.fmod(1 - t, 0.35),
+    "degrees": lambda t: math.degrees(t) + math.radians(t),
 }
 OF_NUMPY: dict[str, Callable[[float], Any]] = {
     "abs": lambda t: np.abs(t - 1),

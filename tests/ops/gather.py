@@ -19,6 +19,11 @@ def _mask_grid(n: int) -> tuple[Tensor, list[Tensor]]:
     return flags(n, 1, 1, 13), [torch.arange(n).view(n, 1, 1, 1), zero, zero, torch.arange(13)]
 
 
+def _of_rows(x: Tensor, row: Tensor, place: Tensor) -> Tensor:
+    """Rows of keys for each query, as sparse attention draws them."""
+    return x.expand(2, len(row), 5, 3)[:, row, place, :]
+
+
 def _apart(n: int) -> list[Tensor | None]:
     """Indices of places in [10, 5, 3] that are all different: of two writes to one, any may stay."""
     return [torch.arange(n) % 10 - 3, None, torch.arange(n) % 3]
@@ -46,6 +51,8 @@ def cases() -> list[Case]:
         case(_INDEX, lambda n: (normal(10, 5, 3), [integers(10, n, 1), integers(0, 4, low=-5),
                                                    None]), label="-grid"),
         case(_INDEX, _mask_grid, label="-mask"),
+        case(_INDEX, lambda n: (normal(2, 1, 5, 3), integers(n, n, 1, low=-n), integers(5, n, 4)),
+             function=_of_rows, label="-expanded"),
         case(_INDEX, lambda n: (normal(10, 5, 3), [integers(10, n), None, integers(3, n)]),
              label="-apart", aten="index"),
         case(_PUT, lambda n: (normal(10, 3), [integers(10, n)], normal(n, 3), True)),

@@ -25,6 +25,8 @@ def _matmuls() -> list[Case]:
         lambda n: (normal(2, n, 3), normal(2, 3, n)),
         lambda n: (normal(4, 2, n, 3), normal(2, 3, 5)),
         lambda n: (normal(4, 1, n, 3), normal(2, 3, 5)),
+        # Tiny matrices, of which either factor is repeated, as in routing between capsules.
+        lambda n: (normal(1, 2, 3, 4, 2), normal(n, 2, 1, 2, 1)),
         lambda n: (normal(2, 3, 2, n, 3), normal(2, 3, 2, 3, 1)),
         lambda n: (normal(3), normal(3, 5)),
         lambda n: (normal(2, n, 3), normal(3)),

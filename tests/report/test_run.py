@@ -102,7 +102,7 @@ class Block(nn.Module):
 
 class LeftToEager(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        return x.as_strided((2, 2), (4, 1)) * 2
+        return x[1:].as_strided((2, 2), (4, 1)) * 2
 
 
 def test_the_banner_comes_once_for_a_class(

@@ -29,7 +29,7 @@ def _try(m: Any, x: Tensor) -> Tensor:
 
 
 def _strided(m: Any, x: Tensor) -> Tensor:
-    return m.fc(x).as_strided((2, 2), (4, 1))
+    return m.fc(x)[1:].as_strided((2, 2), (4, 1))
 
 
 def _plain(m: Any, x: Tensor) -> Tensor:

@@ -237,3 +237,23 @@ def test_tiny_gradients_share_a_node() -> None:
     model = ORTModule(Mlp(width=64, layers=60))
     model(torch.randn(32, 64), torch.randint(10, (32,))).backward()
     assert _facts(model)["ranges"] <= 8
+
+
+class DrawnKeys(nn.Module):
+    """Each query reads a few keys that are drawn for it, by an index into expanded keys, as in Informer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, drawn: Tensor) -> Tensor:
+        rows, length, width = x.shape
+        keys = self.fc(x).unsqueeze(1).expand(rows, length, length, width)
+        return keys[:, torch.arange(length).unsqueeze(1), drawn, :].sum(2)
+
+
+def test_expanded_keys_that_an_index_reads_are_not_made() -> None:
+    model = ORTModule(DrawnKeys())
+    rows, length, width = 4, 64, 8
+    model(torch.randn(rows, length, width), torch.randint(length, (length, 2))).sum().backward()
+    assert last_run_report(model)["planned_peak_bytes"] < 4 * rows * length * length * width / 4

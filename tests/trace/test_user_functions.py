@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ortmodule_py import ORTModule, last_run_report
+from tests.semantics import Calls, as_in_eager, assert_whole
 
 
 class AuxiliaryLoss(torch.autograd.Function):
@@ -457,3 +458,31 @@ def test_a_backward_that_makes_its_gradient_contiguous() -> None:
     for mine, theirs in zip(model.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, theirs.grad)
     assert last_run_report(model)["compiled"]
+
+
+class Product(torch.autograd.Function):
+    """Of two arguments that may be one tensor, as masks of queries and keys are."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+        ctx.save_for_backward(x, y, z)
+        return x * y + z
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, y, _ = ctx.saved_tensors
+        return grad * y * 2, grad * x, grad
+
+
+def test_a_function_that_takes_one_tensor_several_times() -> None:
+    def use(self: Any, x: Tensor) -> Any:
+        y = self.fc(x)
+        return Product.apply(y, y, y).tanh() + Product.apply(x, y, x)
+
+    def step(model: Any) -> Tensor:
+        x = torch.linspace(-1, 1, 12).view(3, 4).requires_grad_()
+        model(x).square().sum().backward()
+        assert x.grad is not None
+        return x.grad
+
+    assert_whole(as_in_eager(Calls(use), step))

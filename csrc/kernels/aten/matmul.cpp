@@ -69,6 +69,19 @@ void collapse_batch(Sizes& batch, std::vector<BatchedMatrix*> operands) {
   }
 }
 
+/// Puts the longest batch dimension last, the one that torch goes through itself: broadcast factors
+/// leave several dimensions, and a call takes longer than a tiny product. torch has a loop for any
+/// strides for those only.
+void put_longest_last(Sizes& batch, const std::vector<BatchedMatrix*>& operands,
+                      int64_t multiplications) {
+  constexpr int64_t kTiny = 400;
+  if (multiplications >= kTiny) return;
+  const auto longest =
+      static_cast<size_t>(std::max_element(batch.begin(), batch.end()) - batch.begin());
+  std::swap(batch[longest], batch.back());
+  for (BatchedMatrix* m : operands) std::swap(m->batch_strides[longest], m->batch_strides.back());
+}
+
 /// [batch, M, K] x [K, N] with a's rows nesting in the batch is one GEMM.
 bool merges_into_rows(const BatchedMatrix& a, const BatchedMatrix& b, const BatchedMatrix& y,
                       const Sizes& batch) {
@@ -91,7 +104,8 @@ void for_each_product(const TensorView& out, const TensorView& left, const Tenso
     product(y.matrix(0, rows), a.matrix(0, rows), b.matrix(0, b.rows));
     return;
   }
-  // The innermost batch dimension goes to the batched GEMM, the others are counted through.
+  put_longest_last(batch, {&a, &b, &y}, y.rows * y.columns * a.columns);
+  // The last batch dimension goes to the batched GEMM, the others are counted through.
   const size_t inner = batch.size() - 1;
   Sizes index(inner, 0);
   for (bool more = true; more;) {

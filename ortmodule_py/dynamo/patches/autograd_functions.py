@@ -3,6 +3,8 @@
 If backward returns too few or too many gradients, or gradients for arguments that are no tensors, eager
 raises, and Dynamo silently accepts it. If forward returns a list or a dict, Dynamo makes it a
 tuple, and eager returns it as it is, without gradients.
+
+A function that takes one tensor twice breaks no graph: the second time it takes a view of it.
 """
 
 from __future__ import annotations
@@ -38,6 +40,18 @@ class _OneGradientShort(torch.autograd.Function):
         return grad * 2
 
 
+class _Product(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+        ctx.save_for_backward(x, y)
+        return x * y
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, y = ctx.saved_tensors
+        return grad * y, grad * x
+
+
 class _GivesList(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Any:
@@ -56,6 +70,32 @@ def _probe_gradients(trial: Trial) -> bool:
 def _probe_outputs(trial: Trial) -> bool:
     x = torch.ones(3, requires_grad=True)
     return trial(lambda: lambda x: _GivesList.apply(x)[0].tanh() + 1, (x,))
+
+
+def _probe_arguments(trial: Trial) -> bool:
+    x = torch.ones(3, requires_grad=True)
+    same = trial(lambda: lambda x: _Product.apply(x, x).tanh(), (x,))
+    return same and not trial.graph_breaks
+
+
+@patch(
+    "autograd_function_arguments",
+    "An autograd.Function that takes one tensor twice breaks no graph.",
+    {(2, 13): f"{_APPLY}.call_function"},
+    probe=_probe_arguments,
+    needed_by=None,
+)
+def _called(call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    seen: set[fx.Node] = set()
+    apart = []
+    for argument in args:
+        if argument.is_tensor():
+            node = argument.as_proxy().node
+            if node in seen:
+                argument = argument.call_method(tx, "view_as", [argument], {})
+            seen.add(node)
+        apart.append(argument)
+    return call(self, tx, apart, kwargs)
 
 
 @patch(

@@ -143,16 +143,21 @@ def _probe_number(trial: Trial) -> bool:
 def _item(call: Callable[..., Any], self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
     number = None
     if name in ("item", "tolist") and not args and not kwargs:
-        constant = constant_tensor(self)
-        if constant is not None and (name == "tolist" or constant.numel() == 1):
-            number = VariableTracker.build(tx, getattr(constant, name)())
-        elif name == "item":
-            number = _number(tx, self)
+        number = _numbers(tx, self) if name == "tolist" else number_of(tx, self)
     return call(self, tx, name, args, kwargs) if number is None else number
 
 
-def _number(tx: Any, tensor: Any) -> VariableTracker | None:
+def _numbers(tx: Any, tensor: Any) -> VariableTracker | None:
+    constant = constant_tensor(tensor)
+    return None if constant is None else VariableTracker.build(tx, constant.tolist())
+
+
+def number_of(tx: Any, tensor: Any) -> VariableTracker | None:
+    """`tensor.item()` without a graph break; None if it follows neither from constants nor from an argument."""
     fake = _fake(tensor)
+    constant = constant_tensor(tensor)
+    if constant is not None and constant.numel() == 1:
+        return VariableTracker.build(tx, constant.item())
     if fake.numel() != 1:
         return None
     if fake.dtype is torch.bool:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch._dynamo.variables import ConstantVariable, SymNodeVariable, UserFunctionVariable
@@ -168,6 +169,30 @@ def _call(call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) 
         named = {name: value.realize() for name, value in kwargs.items()}
         if _is_of_sizes([*numbers, *named.values()]) and _fits(self.value, numbers, named):
             return UserFunctionVariable(formula).call_function(tx, numbers, named)
+    return call(self, tx, args, kwargs)
+
+
+def _probe_numpy(trial: Trial) -> bool:
+    def spread(x: Tensor) -> Tensor:
+        return x * torch.from_numpy(np.linspace(0, 1, len(x)))
+
+    return trial(lambda: spread, *((torch.ones(n),) for n in (4, 5, 7))) and trial.captures == 1
+
+
+@patch(
+    "filled by size of numpy",
+    "`np.linspace` needs no new capture for another number of elements.",
+    {(2, 13): "torch._dynamo.variables.misc:NumpyVariable.call_function"},
+    probe=_probe_numpy,
+    needed_by=None,
+)
+def _call_numpy(call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    if self.value is np.linspace and set(kwargs) <= {"num"}:
+        numbers = [value.realize() for value in (*args, *kwargs.values())]
+        if len(numbers) == 3 and _is_of_sizes(numbers):
+            double = ConstantVariable.create(torch.float64)
+            found = UserFunctionVariable(_linspace).call_function(tx, numbers, {"dtype": double})
+            return found.call_method(tx, "numpy", [], {})
     return call(self, tx, args, kwargs)
 
 

@@ -71,7 +71,35 @@ def _hypot(x: float, y: float) -> float:
     return math.sqrt(float(x) ** 2 + float(y) ** 2)
 
 
+def _atan2(y: float, x: float) -> float:
+    if x == 0:
+        return (y > 0) * (math.pi / 2) - (y < 0) * (math.pi / 2)
+    angle = math.atan(float(y) / float(x))
+    if x > 0:
+        return angle
+    return angle - math.pi if y < 0 else angle + math.pi
+
+
+def _fmod(x: float, y: float) -> float:
+    if y == 0:
+        raise ValueError("math domain error")
+    rest = abs(float(x)) % abs(float(y))
+    return rest if x >= 0 else -rest
+
+
+def _degrees(x: float) -> float:
+    return float(x) * (180.0 / math.pi)
+
+
+def _radians(x: float) -> float:
+    return float(x) * (math.pi / 180.0)
+
+
 _OF_MATH: dict[Any, Callable[..., float]] = {
+    math.atan2: _atan2,
+    math.degrees: _degrees,
+    math.fmod: _fmod,
+    math.radians: _radians,
     math.exp: _exp,
     math.expm1: _expm1,
     math.log: _log,
