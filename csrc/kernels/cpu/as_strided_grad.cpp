@@ -1,7 +1,7 @@
-// AsStridedGrad: dx = zeros of `shape`, to which each dy[i, j, ..] is added at offset + i
-// strides[0]
-// + j strides[1] + .. Method: leading dimensions whose windows do not meet are shared out to
-// threads, and the longer of the last two is the inner loop. Bytes moved: dy once, dx twice.
+// AsStridedGrad: dx = zeros of `shape`, to which each dy[i, j, ..] is added at
+// offset + i strides[0] + j strides[1] + .. Method: leading dimensions whose windows do not meet
+// are shared out to threads, and the longer of the last two is the inner loop. Bytes moved: dy
+// once, dx twice.
 #include <cstring>
 
 #include "kernels/cpu/cpu_kernel.h"
