@@ -1,14 +1,17 @@
 #include "base/dim_expr.h"
 
 #include <algorithm>
+#include <bit>
 #include <cctype>
 #include <charconv>
+#include <functional>
 
 #include "base/error.h"
 
 namespace ortmodule {
 namespace {
 
+constexpr uint32_t kNone = static_cast<uint32_t>(-1);
 constexpr int kMostNested = 2000;         // levels of a text: each takes stack space to parse
 constexpr int kMostOperations = 1000;     // in a text: their operands nest
 constexpr size_t kMostProducts = 10'000;  // of terms, in one multiplication
@@ -202,19 +205,40 @@ std::string atom_text(DimAtom::Kind kind, const DimExpr& a, const DimExpr& b) {
 }  // namespace
 
 void SymbolValues::bind(std::string_view symbol, int64_t value) {
-  for (auto& [name, bound] : entries_) {
-    if (name != symbol) continue;
-    ORTM_CHECK(bound == value, "[shape] dimension ", symbol, " must have one size, but found ",
-               bound, " and ", value);
+  if (const size_t place = place_of(symbol); place != kNone) {
+    ORTM_CHECK(entries_[place].second == value, "[shape] dimension ", symbol,
+               " must have one size, but found ", entries_[place].second, " and ", value);
     return;
   }
   entries_.emplace_back(symbol, value);
+  if (entries_.size() <= kFew) return;
+  if (2 * entries_.size() <= table_.size()) return index(entries_.size() - 1);
+  table_.assign(std::bit_ceil(4 * entries_.size()), kNone);
+  for (size_t i = 0; i < entries_.size(); ++i) index(i);
 }
 
 const int64_t* SymbolValues::find(std::string_view symbol) const {
-  for (const auto& [name, value] : entries_)
-    if (name == symbol) return &value;
-  return nullptr;
+  const size_t place = place_of(symbol);
+  return place == kNone ? nullptr : &entries_[place].second;
+}
+
+size_t SymbolValues::place_of(std::string_view symbol) const {
+  if (table_.empty()) {
+    for (size_t i = 0; i < entries_.size(); ++i)
+      if (entries_[i].first == symbol) return i;
+    return kNone;
+  }
+  const size_t mask = table_.size() - 1;
+  size_t at = std::hash<std::string_view>()(symbol) & mask;
+  while (table_[at] != kNone && entries_[table_[at]].first != symbol) at = (at + 1) & mask;
+  return table_[at];
+}
+
+void SymbolValues::index(size_t place) {
+  const size_t mask = table_.size() - 1;
+  size_t at = std::hash<std::string_view>()(entries_[place].first) & mask;
+  while (table_[at] != kNone) at = (at + 1) & mask;
+  table_[at] = static_cast<uint32_t>(place);
 }
 
 DimExpr::DimExpr(int64_t value) : value_(value) {}

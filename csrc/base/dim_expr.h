@@ -23,7 +23,14 @@ class SymbolValues {
   const std::vector<std::pair<std::string, int64_t>>& entries() const { return entries_; }
 
  private:
-  std::vector<std::pair<std::string, int64_t>> entries_;  // few: linear search is fastest
+  static constexpr size_t kFew = 16;  // of which linear search is fastest
+
+  size_t place_of(std::string_view symbol) const;
+  void index(size_t place);
+
+  std::vector<std::pair<std::string, int64_t>> entries_;
+  // Of more than a few: their places by hash, open addressing; at least half is kNone.
+  std::vector<uint32_t> table_;
 };
 
 /// An atomic factor of a term: a symbol, or a non-polynomial operation.

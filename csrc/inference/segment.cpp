@@ -44,6 +44,17 @@ OptimizationLevel optimization_level(int64_t level) {
                                                      : OptimizationLevel::All;
 }
 
+// The names of dimensions that are symbols, "" of others.
+std::vector<std::vector<std::string>> symbols_in(const std::vector<Dims>& inputs) {
+  std::vector<std::vector<std::string>> symbols;
+  for (const Dims& dims : inputs) {
+    std::vector<std::string>& names = symbols.emplace_back(dims.size());
+    for (size_t d = 0; d < dims.size(); ++d)
+      if (!dims[d].is_symbol(&names[d])) names[d].clear();
+  }
+  return symbols;
+}
+
 // Whether an import for one without contents is one for the other.
 bool is_alike(const Segment::Call& a, const Segment::Call& b) {
   const auto alike = [](const HostTensorView& x, const HostTensorView& y) {
@@ -150,9 +161,9 @@ bool Segment::Outcome::fits(const Call& call) const {
   for (size_t i = 0; i < feeds.size(); ++i) {
     if (feeds[i].sizes.size() != ranks[i] || feeds[i].dtype != dtypes[i]) return false;
     for (size_t d = 0; d < ranks[i]; ++d) {
-      std::string symbol;
+      const std::string& symbol = input_symbols[i][d];
+      if (symbol.empty()) continue;
       const int64_t size = feeds[i].sizes[d];
-      if (!input_dims[i][d].is_symbol(&symbol)) continue;
       const int64_t* known = values.find(symbol);
       if (known && *known != size) return false;
       if (!known) values.bind(symbol, size);
@@ -175,13 +186,10 @@ bool Segment::Outcome::fits(const Call& call) const {
 
 SymbolValues Segment::Outcome::symbols_of(const Call& call) const {
   SymbolValues values;
-  for (size_t i = 0; i < call.tensors.size(); ++i) {
-    for (size_t d = 0; d < ranks[i]; ++d) {
-      std::string symbol;
-      if (input_dims[i][d].is_symbol(&symbol) && !values.find(symbol))
+  for (size_t i = 0; i < call.tensors.size(); ++i)
+    for (size_t d = 0; d < ranks[i]; ++d)
+      if (const std::string& symbol = input_symbols[i][d]; !symbol.empty() && !values.find(symbol))
         values.bind(symbol, call.tensors[i].sizes[d]);
-    }
-  }
   for (const ContentSymbol& content : contents) {
     const HostTensorView& feed = call.tensors[content.input];
     values.bind(content.symbol, saturated(integer_element(feed.data, content.element, feed.dtype)));
@@ -285,6 +293,7 @@ std::shared_ptr<Segment::Outcome> Segment::import(const Call& call, bool to_save
   outcome->outputs = std::move(imported.outputs);
   outcome->meanings = std::move(imported.meanings);
   outcome->input_dims = std::move(imported.input_dims);
+  outcome->input_symbols = symbols_in(outcome->input_dims);
   outcome->contents = std::move(imported.contents);
   outcome->content_guards = std::move(imported.content_guards);
   outcome->guards = std::move(imported.guards);

@@ -146,6 +146,7 @@ struct Segment::Outcome {
   std::vector<size_t> ranks;            // by tensor of the inputs
   std::vector<DType> dtypes;
   std::vector<Dims> input_dims;
+  std::vector<std::vector<std::string>> input_symbols;  // of those; "" of dims that are none
   std::vector<ContentSymbol> contents;
   std::vector<ContentGuard> content_guards;
   std::vector<SizeGuard> guards;

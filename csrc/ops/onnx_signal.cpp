@@ -1,7 +1,8 @@
-// Import of operators on signals: window functions, Fourier transforms (short ones, and those of a
-// large prime factor, as products with matrices of cosines and sines), the mel scale, and
-// cumulative products.
+// Import of operators on signals: window functions, Fourier transforms (short ones as products with
+// matrices of cosines and sines, those of a large prime factor by fast ones of another length), the
+// mel scale, and cumulative products.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <numbers>
 
@@ -127,6 +128,87 @@ bool is_fast(int64_t length) {
   return length == 1;
 }
 
+// Whether a product takes longer than three fast transforms of up to four times the length.
+bool is_long(int64_t length) { return length > 256; }
+
+// The factor of each element of the signal.
+std::vector<double> factors_of(const Transform& t) {
+  std::vector<double> factors(static_cast<size_t>(t.given), 1.0);
+  if (!t.inverse) return factors;
+  for (size_t i = 0; i < factors.size(); ++i) {
+    factors.at(i) = 1 / static_cast<double>(t.length);
+    // The half that is not given mirrors the one that is, but for the first and the middle.
+    const bool single = i == 0 || 2 * static_cast<int64_t>(i) == t.length;
+    if (t.one_sided && !single) factors.at(i) *= 2;
+  }
+  return factors;
+}
+
+// Real and imaginary parts, [.., n, 1] each; none are 0.
+struct Complex {
+  Value *re = nullptr, *im = nullptr;
+
+  Complex(Value* real, Value* imaginary) : re(real), im(imaginary) {}
+  Complex(OnnxCall& c, Value* x) {
+    const auto last = static_cast<int64_t>(x->rank()) - 1;
+    re = c.slice(x, last, 0, 1);
+    if (c.sizes().fix(x->dims.back()) == 2) im = c.slice(x, last, 1, 2);
+  }
+  Value* joined(OnnxCall& c) const {
+    return c.concat({re, im}, static_cast<int64_t>(re->rank()) - 1);
+  }
+  Complex times(OnnxCall& c, const Complex& other) const {
+    Value *real = c.emit("Mul", {re, other.re}), *imaginary = c.emit("Mul", {re, other.im});
+    if (!im) return {real, imaginary};
+    return {c.emit("Sub", {real, c.emit("Mul", {im, other.im})}),
+            c.emit("Add", {imaginary, c.emit("Mul", {im, other.re})})};
+  }
+};
+
+// exp(sign pi i k^2 / n) of the elements that `index` gives, each times its factor.
+template <class Index, class Factor>
+Complex chirps(OnnxCall& c, int64_t n, int64_t count, double sign, const Index& index,
+               const Factor& factor) {
+  Table cosines(c, DType::Float64, {count, 1}), sines(c, DType::Float64, {count, 1});
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t k = index(i);
+    const double angle = kTurn / 2 * static_cast<double>(k * k % (2 * n)) / static_cast<double>(n);
+    cosines.add(factor(i) * std::cos(angle));
+    sines.add(factor(i) * sign * std::sin(angle));
+  }
+  return {cosines.constant(c), sines.constant(c)};
+}
+
+// A transform of any length as a convolution with chirps, by fast ones (Bluestein, "A linear
+// filtering approach to the computation of discrete Fourier transform", 1970): with
+// 2 j k = j^2 + k^2 - (k - j)^2. The signal is in 64 bits; of a one-sided inverse transform the
+// result is the real part.
+Value* transformed_by_chirps(OnnxCall& c, Value* signal, const Transform& t) {
+  const std::vector<double> factors = factors_of(t);
+  const int64_t frequencies = t.frequencies(), n = t.length;
+  const auto size =
+      static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(t.given + frequencies)));
+  const double sign = t.inverse ? 1 : -1;
+  const auto same = [](int64_t i) { return i; };
+  const auto one = [](int64_t) { return 1.0; };
+  const auto fast = [&](const Complex& x, bool inverse) {
+    return Complex(c, c.emit("FourierTransform", {x.joined(c)},
+                             {{"length", size}, {"inverse", inverse ? 1 : 0}, {"onesided", 0}}));
+  };
+  const Complex before = chirps(c, n, t.given, sign, same,
+                                [&](int64_t i) { return factors.at(static_cast<size_t>(i)); });
+  // From the first frequency on, and in front of it, where the filter ends.
+  const Complex filter = chirps(
+      c, n, size, -sign, [&](int64_t i) { return i < frequencies ? i : size - i; },
+      [&](int64_t i) { return i < frequencies || size - i < t.given ? 1.0 : 0.0; });
+  const Complex spectrum = fast(Complex(c, signal).times(c, before), false);
+  Value* mixed = fast(spectrum.times(c, fast(filter, false)), true).joined(c);
+  const auto axis = static_cast<int64_t>(mixed->rank()) - 2;
+  const Complex result = Complex(c, c.slice(mixed, axis, 0, frequencies))
+                             .times(c, chirps(c, n, frequencies, sign, same, one));
+  return t.inverse && t.one_sided ? result.re : result.joined(c);
+}
+
 // The last dimension of `signal` [.., n, 1 or 2] holds real and imaginary parts, the one before it
 // is transformed.
 Value* transformed(OnnxCall& c, Value* signal, const Transform& t) {
@@ -144,15 +226,8 @@ Value* transformed(OnnxCall& c, Value* signal, const Transform& t) {
   }
   // In 64 bits: the rounding of a plain sum is larger than that of a fast transform.
   signal = c.cast(signal, wide);
-  std::vector<double> factors(static_cast<size_t>(t.given), 1.0);
-  if (t.inverse) {
-    for (size_t i = 0; i < factors.size(); ++i) {
-      factors.at(i) = 1 / static_cast<double>(t.length);
-      // The half that is not given mirrors the one that is, but for the first and the middle.
-      const bool single = i == 0 || 2 * static_cast<int64_t>(i) == t.length;
-      if (t.one_sided && !single) factors.at(i) *= 2;
-    }
-  }
+  if (is_long(t.length)) return c.cast(transformed_by_chirps(c, signal, t), dtype);
+  const std::vector<double> factors = factors_of(t);
   Value* cosines = waves(c, t, false, wide, factors);
   Value* sines = waves(c, t, true, wide, factors);
   Dims rows = signal->dims;

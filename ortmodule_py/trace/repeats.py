@@ -235,6 +235,8 @@ def _interned(keys: Iterable[Key]) -> list[int]:
 
 def _equal_values(a: fx.Node, b: fx.Node) -> bool:
     known = [node.meta.get("example_value") for node in (a, b)]
+    if any(map(_is_of_transform, known)):
+        return False
     if not all(isinstance(value, (Tensor, torch.SymInt, int)) for value in known):
         return a is b
     pairs = zip(known, (a, b), strict=True)
@@ -243,19 +245,33 @@ def _equal_values(a: fx.Node, b: fx.Node) -> bool:
     return traced[0] == traced[1] and bool(describe(known[0]) == describe(known[1]))
 
 
-def _are_apart(values: Sequence[Any], outside: set[int]) -> bool:
+def _is_of_transform(value: Any) -> bool:
+    """Whether this is a tensor of a functional transform, such as `vmap`: it has no storage."""
+    return isinstance(value, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value)
+
+
+def _are_apart(values: Sequence[Any], outside: set[int | None]) -> bool:
     seen = set(outside)
+    if None in seen:
+        return False
     for value in values:
         if isinstance(value, (torch.SymInt, int)):
             continue
-        if not isinstance(value, Tensor) or _storage(value) in seen:
+        storage = _storage(value) if isinstance(value, Tensor) else None
+        if storage is None or storage in seen:
             return False
-        seen.add(_storage(value))
+        seen.add(storage)
     return True
 
 
-def _storage(value: Any) -> int:
-    return int(value.untyped_storage()._cdata) if isinstance(value, Tensor) else 0
+def _storage(value: Any) -> int | None:
+    """Equal for tensors that share memory, 0 for other values; None for a tensor that has none, as a sparse one."""
+    if not isinstance(value, Tensor):
+        return 0
+    try:
+        return int(value.untyped_storage()._cdata)
+    except NotImplementedError:
+        return None
 
 
 def _size(node: fx.Node) -> int:
@@ -275,7 +291,7 @@ def _call_key(node: fx.Node) -> Key:
         return _attribute_key(node)
     if isinstance(node.target, torch._ops.HigherOrderOperator) and "hook" in node.target.name():
         return id(node)  # what it does depends on the other users of its operand
-    if "as_strided" in str(node.target):
+    if "as_strided" in str(node.target) or _is_of_transform(node.meta.get("example_value")):
         return id(node)
     arguments = _argument_key((node.args, node.kwargs), lambda _: "value")
     return node.op, node.target, arguments, describe(node.meta.get("example_value"))

@@ -65,6 +65,25 @@ TEST(DimExpr, Evaluates) {
   EXPECT_NO_THROW(values.bind("n", 5));
 }
 
+TEST(SymbolValues, HoldsManyInTheirOrder) {
+  SymbolValues values;
+  for (int64_t i = 0; i < 500; ++i) {
+    const std::string name = str("x", i);
+    EXPECT_EQ(values.find(name), nullptr) << name;
+    values.bind(name, 3 * i);
+    for (int64_t known = 0; known <= i; known += 7) {
+      const int64_t* value = values.find(str("x", known));
+      ASSERT_NE(value, nullptr) << known << " of " << i;
+      EXPECT_EQ(*value, 3 * known);
+    }
+  }
+  EXPECT_NO_THROW(values.bind("x499", 3 * 499));
+  EXPECT_THROW(values.bind("x499", 1), Error);
+  EXPECT_EQ(values.find("y"), nullptr);
+  ASSERT_EQ(values.entries().size(), 500u);
+  EXPECT_EQ(values.entries()[100].first, "x100");
+}
+
 TEST(DimExpr, Symbols) {
   std::vector<std::string> names;
   parse("b*a + max(c, b//2)").collect_symbols(names);
