@@ -73,10 +73,10 @@ Values convert_extremum(TorchCall& t) {
   return {reduce(t, op.text, t.tensor("self"), finds_nan ? Attrs{{"finds_nan", 1}} : Attrs())};
 }
 
-// any and all are sums or products in int32
+// any and all are extrema of bytes; those of no elements are 0 and 255.
 template <OpName op>
 Values convert_quantifier(TorchCall& t) {
-  Value* bits = t.cast(t.operand("self", DType::Bool), DType::Int32);
+  Value* bits = t.cast(t.operand("self", DType::Bool), DType::UInt8);
   return {t.cast(reduce(t, op.text, bits), t.output().dtype)};
 }
 
