@@ -184,6 +184,23 @@ TEST(PointwiseGroup, ComputesEveryFloatOp) {
   }
 }
 
+// Denormal, absent and infinite results; those of CUDA are compared bit by bit.
+TEST(PointwiseGroup, RaisesToAnyExponent) {
+  Tensor x = Tensor::random(DType::Float32, {5003}, 41, -108, 92), y(DType::Float32, {5003});
+  const std::vector<double> ends{NAN,  INFINITY, -INFINITY, -1e30, 1e30,
+                                 -0.0, -103.9,   -104.1,    88.72};
+  for (size_t i = 0; i < ends.size(); ++i) x.set(static_cast<int64_t>(17 * i), ends[i]);
+  run_group({node_of("Exp", {}, {&x}, {&y})}, {&x}, {&y}, [&] {
+    for (int64_t i = 0; i < x.count(); ++i) {
+      const double wanted = std::exp(x.get(i)), result = y.get(i);
+      if (std::isnan(wanted) || wanted > std::numeric_limits<float>::max())
+        ASSERT_EQ(std::isnan(result) ? 0 : result, std::isnan(wanted) ? 0 : INFINITY) << x.get(i);
+      else
+        ASSERT_NEAR(result, wanted, wanted * 3e-7 + 1.5e-45) << x.get(i);
+    }
+  });
+}
+
 TEST(PointwiseGroup, BroadcastsAnyLayout) {
   const Formula add = [](const std::vector<double>& v) { return v[0] + v[1]; };
   const std::vector<std::pair<Sizes, Sizes>> shapes = {{{}, {}},

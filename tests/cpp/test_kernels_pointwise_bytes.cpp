@@ -129,5 +129,69 @@ TEST(PointwiseBytes, QuantizedAtOnceAreThoseOfTheNodes) {
       }
 }
 
+/// QuantizeLinear, without a zero point if `zero` is absent.
+std::vector<NodeFacts> quantizing_nodes(DType byte, const Sizes& sizes, OperandRef zero) {
+  GroupOf group(sizes);
+  const double least = byte == DType::Int8 ? -128 : 0;
+  OperandRef place = group.real("Round", {group.real("Div", {input(0), input(1)})});
+  if (zero.kind != OperandRef::Kind::Absent)
+    place = group.real("Add", {place, group.cast(zero, byte, DType::Float32)});
+  place = group.add("Clip", {place}, DType::Float32, DType::Float32,
+                    {{"min", least}, {"max", least + 255}});
+  group.give(group.cast(place, DType::Float32, byte), 0);
+  return std::move(group.nodes);
+}
+
+std::vector<NodeFacts> dequantizing_nodes(DType byte, const Sizes& sizes, OperandRef zero) {
+  GroupOf group(sizes);
+  OperandRef real = group.cast(input(0), byte, DType::Float32);
+  if (zero.kind != OperandRef::Kind::Absent)
+    real = group.real("Sub", {real, group.cast(zero, byte, DType::Float32)});
+  group.give(group.real("Mul", {real, input(1)}), 0);
+  return std::move(group.nodes);
+}
+
+// One scale for all, for each row (of many elements and of few) and for each column.
+TEST(PointwiseBytes, AreQuantizedAndDequantizedByEachScale) {
+  const std::vector<std::pair<Sizes, Sizes>> shapes = {{{3, 701}, {}},
+                                                       {{40, 300}, {40, 1}},
+                                                       {{2, 5, 9000}, {5, 1}},
+                                                       {{40, 49}, {40, 1}},
+                                                       {{20, 333}, {333}}};
+  for (const auto& [sizes, other] : shapes)
+    for (DType byte : {DType::UInt8, DType::Int8})
+      for (const bool moved : {true, false}) {
+        SCOPED_TRACE(
+            str(name_of(byte), " ", element_count(sizes), " ", element_count(other), moved));
+        const double least = byte == DType::Int8 ? -128 : 0;
+        Tensor x = Tensor::random(DType::Float32, sizes, 3, -40, 90), y(DType::Float32, sizes),
+               bytes(byte, sizes), scale = Tensor::random(DType::Float32, other, 4, 0.05, 0.7),
+               zero = Tensor::random(byte, other, 5, least, least + 255);
+        for (int64_t i = 0; i < x.count(); i += 3) x.set(i, 0.25 * static_cast<double>(i % 400));
+        for (int64_t i = 0; i < scale.count(); i += 4) scale.set(i, i % 8 ? 0.5 : 1e-39);
+        x.set(1, std::numeric_limits<double>::quiet_NaN());
+        x.set(2, std::numeric_limits<double>::infinity());
+        const int64_t each = sizes.size() == 2 && other.size() == 1 ? 1 : sizes.back();
+        std::vector<double> places, numbers;
+        for (int64_t i = 0; i < x.count(); ++i) {
+          const int64_t at = i / each % scale.count();
+          const auto s = static_cast<float>(scale.get(at)),
+                     z = moved ? static_cast<float>(zero.get(at)) : 0.0f;
+          const auto [place, number] = quantized(static_cast<float>(x.get(i)), s, z, byte);
+          places.push_back(place);
+          numbers.push_back(number);
+        }
+        std::vector<Tensor*> in{&x, &scale};
+        if (moved) in.push_back(&zero);
+        const OperandRef point = moved ? input(2) : OperandRef{};
+        run_group(quantizing_nodes(byte, sizes, point), in, {&bytes},
+                  [&] { ASSERT_EQ(bytes.values(), places); });
+        in[0] = &bytes;
+        for (int64_t i = 0; i < bytes.count(); ++i) bytes.set(i, places[static_cast<size_t>(i)]);
+        run_group(dequantizing_nodes(byte, sizes, point), in, {&y},
+                  [&] { ASSERT_EQ(y.values(), numbers); });
+      }
+}
+
 }  // namespace
 }  // namespace ortmodule::testing

@@ -265,6 +265,17 @@ def test_powers_of_integers_wrap_around(dtype: str, exponent: int) -> None:
     compare(*single("Pow", [x, np.array(exponent, dtype)], opset=15))
 
 
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "int16", "uint64"])
+def test_arithmetic_of_integers_wraps_around(dtype: str) -> None:
+    limits = np.iinfo(dtype)
+    a = np.array([limits.max, limits.min, 3, limits.max // 2, 7], dtype)
+    b = np.array([limits.max, 1, limits.max, 5, limits.min], dtype)
+    for op, formula in {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply}.items():
+        model, named = single(op, [a, b], opset=14)
+        (found,) = InferenceSession(model).run(None, named)
+        np.testing.assert_array_equal(found, formula(a, b))
+
+
 @pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64"])
 def test_constants_of_unsigned_integers(dtype: str) -> None:
     number = numpy_helper.from_array(np.array([60_000], dtype))

@@ -1,6 +1,7 @@
 // Conversions of the pointwise group: memory to tile, tile to memory, tile to tile.
 #include "kernels/pointwise_convert.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kernels/cpu/half_rows.h"
@@ -72,6 +73,21 @@ void store_bytes(void* to, const void* tile, int64_t count, int64_t stride) {
   }
 #endif
   for (; i < count; ++i) out[i * stride] = static_cast<Stored>(formulas::Convert<int32_t>()(in[i]));
+}
+
+template <class T>
+void copy_in(void* tile, const void* from, int64_t count, int64_t stride) {
+  T* out = static_cast<T*>(tile);
+  const T* in = static_cast<const T*>(from);
+  if (stride == 0) return static_cast<void>(std::fill_n(out, count, in[0]));
+  for (int64_t i = 0; i < count; ++i) out[i] = in[i * stride];
+}
+
+template <class T>
+void copy_out(void* to, const void* tile, int64_t count, int64_t stride) {
+  T* out = static_cast<T*>(to);
+  const T* in = static_cast<const T*>(tile);
+  for (int64_t i = 0; i < count; ++i) out[i * stride] = in[i];
 }
 
 template <class From>
@@ -160,6 +176,18 @@ StoreFn store_of(DType dtype, Compute type) {
     case DType::Bool: return &store<bool, bool>;
     default: return nullptr;
   }
+}
+
+LoadFn copying_load(size_t element_bytes) {
+  return element_bytes == 1   ? &copy_in<uint8_t>
+         : element_bytes == 2 ? &copy_in<uint16_t>
+                              : &copy_in<uint32_t>;
+}
+
+StoreFn copying_store(size_t element_bytes) {
+  return element_bytes == 1   ? &copy_out<uint8_t>
+         : element_bytes == 2 ? &copy_out<uint16_t>
+                              : &copy_out<uint32_t>;
 }
 
 }  // namespace ORTM_ISA

@@ -39,6 +39,7 @@ void for_each_run(const IterationSpace& space, size_t operand, int64_t start, in
 
 void load_tile(const IterationSpace& space, const TensorAccess& a, const void* tensor,
                std::byte* tile, int64_t start, int64_t count) {
+  if (a.single) count = std::min<int64_t>(count, 1);
   const std::byte* base = static_cast<const std::byte*>(tensor);
   if (a.linear) {
     a.load(tile, base + start * a.element_bytes, count, 1);
@@ -144,7 +145,7 @@ class TileRunner {
       const auto* element = args_.in[static_cast<size_t>(a.tensor)].as<const std::byte>() +
                             p_.space.offset(a.operand, coords) * a.element_bytes;
       if (held_[a.slot] == element) continue;
-      a.load(slots_[a.slot], element, p_.tile, 0);
+      a.load(slots_[a.slot], element, a.single ? 1 : p_.tile, 0);
       held_[a.slot] = element;
     }
   }

@@ -63,6 +63,9 @@ LoadFn load_of(DType dtype, Compute type);
 /// Writes a tile to elements `stride` elements apart.
 using StoreFn = void (*)(void* to, const void* tile, int64_t count, int64_t stride);
 StoreFn store_of(DType dtype, Compute type);
+/// For tiles that hold what memory does: elements of so many bytes.
+LoadFn copying_load(size_t element_bytes);
+StoreFn copying_store(size_t element_bytes);
 
 // --- loops -------------------------------------------------------------------------------------
 /// Truths are read as bytes: of a loop over bool, GCC 12 makes a branch per element.
@@ -137,6 +140,20 @@ void binary_formula(const MicroArgs& m) {
 template <class F, class In, class Out>
 void binary_long_formula(const MicroArgs& m) {
   binary_formula<F, In, Out>(m);
+}
+
+template <class F, class In, class Out>
+void where(const MicroArgs& m) {
+  const auto* condition = static_cast<const TileElement<bool>*>(m.in[0]);
+  const In* a = static_cast<const In*>(m.in[1]);
+  const In* b = static_cast<const In*>(m.in[2]);
+  Out* out = static_cast<Out*>(m.out);
+  const int64_t count = m.count;
+  ORTM_SIMD
+  for (int64_t i = 0; i < count; ++i) {
+    const In x = a[i], y = b[i];  // both read, so that the choice is a blend and not a branch
+    out[i] = F()(element_value<bool>(condition[i]), x, y);
+  }
 }
 
 }  // namespace ORTM_ISA

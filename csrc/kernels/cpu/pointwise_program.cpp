@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
-#include <optional>
 #include <utility>
 
-#include "kernels/cpu/pointwise_quantize.h"
+#include "kernels/cpu/pointwise_integer.h"
+#include "kernels/cpu/pointwise_values.h"
+#include "kernels/dtype_dispatch.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
@@ -19,35 +19,18 @@ constexpr int64_t kTileBudgetBytes = 28 * 1024;
 constexpr int64_t kMinTile = 64;
 constexpr int64_t kMaxTile = 4096;
 
-struct VirtualValue {
-  Compute type = Compute::F32;
-  int input = -1;  // a tensor of the step
-  bool literal = false;
-  double number = 0;  // value of a literal
-  int defined = 0;    // position of its instruction, 0 for what tiles start with
-  int last_use = 0;
-  std::vector<int> outputs;  // outputs of the step that receive it
-  int slot = -1;
-};
-
-struct VirtualOp {
-  MicroFn run = nullptr;
-  int out = -1;
-  std::vector<int> in;
-  MicroParams params;
-};
-
 class Compiler {
  public:
-  explicit Compiler(const StepFacts& facts) : facts_(facts), program_(new PointwiseProgram) {}
+  explicit Compiler(const StepFacts& facts)
+      : facts_(facts), program_(new PointwiseProgram), group_{.facts = facts} {
+    group_.integers = integer_of_group(facts);
+  }
 
   std::shared_ptr<PointwiseProgram> compile() {
     for (size_t i = 0; i < facts_.nodes.size(); ++i) add_node(i);
-    drop_roundings_before_stores();
-    store_floats_as_bytes();
-    join_quantizing();
-    find_lifetimes();
     make_space();
+    simplify(group_);
+    find_lifetimes();
     choose_tiles();
     place_inputs();
     place_outputs();
@@ -61,12 +44,6 @@ class Compiler {
 
  private:
   // --- nodes to virtual ops ----------------------------------------------------------------------
-  int new_value(Compute type) {
-    values_.emplace_back();
-    values_.back().type = type;
-    return static_cast<int>(values_.size()) - 1;
-  }
-
   int input_value(int input) {
     return input_value(input, compute_of(facts_.inputs.at(static_cast<size_t>(input)).dtype));
   }
@@ -74,21 +51,10 @@ class Compiler {
   int input_value(int input, Compute type) {
     auto [at, is_new] = input_values_.try_emplace({input, type}, -1);
     if (is_new) {
-      at->second = new_value(type);
+      at->second = group_.new_value(type);
       values_.back().input = input;
     }
     return at->second;
-  }
-
-  int literal_value(double number, Compute type) {
-    for (size_t i = 0; i < values_.size(); ++i)
-      if (values_[i].literal && values_[i].type == type && values_[i].number == number &&
-          std::signbit(values_[i].number) == std::signbit(number))
-        return static_cast<int>(i);
-    const int value = new_value(type);
-    values_.back().literal = true;
-    values_.back().number = number;
-    return value;
   }
 
   int operand_value(const NodeFacts& node, size_t i, Compute type) {
@@ -96,14 +62,14 @@ class Compiler {
     switch (ref.kind) {
       case OperandRef::Kind::Input: return input_value(ref.index);
       case OperandRef::Kind::Register: return node_values_.at(static_cast<size_t>(ref.index));
-      case OperandRef::Kind::Literal: return literal_value(ref.literal, type);
+      case OperandRef::Kind::Literal: return group_.literal_value(ref.literal, type);
       case OperandRef::Kind::Absent: break;
     }
     return -1;
   }
 
   int add_op(MicroFn run, std::vector<int> in, Compute out, const MicroParams& params = {}) {
-    const int value = new_value(out);
+    const int value = group_.new_value(out);
     ops_.push_back({run, value, std::move(in), params});
     return value;
   }
@@ -123,28 +89,19 @@ class Compiler {
       return input_value(node.inputs[0].index, Compute::F32);
     int value = operand_value(node, 0, compute_of(from));
     if (const int real =
-            fits_float(from) && out == DType::Float32 ? float_of_byte(value, from) : -1;
+            fits_float(from) && out == DType::Float32 ? group_.float_of_byte(value, from) : -1;
         real >= 0)
       return add_op(through_byte(from), {real}, Compute::F32);
+    if (group_.integers && from != out && (from == *group_.integers || out == *group_.integers)) {
+      value = add_op(integer_conversion(from, out), {value}, compute_of(out));
+      const bool is_half = compute_of(out) == Compute::F32 && rounding(out);
+      return is_half ? add_op(rounding(out), {value}, Compute::F32) : value;
+    }
     const Compute have = values_[static_cast<size_t>(value)].type, want = compute_of(out);
     // To a 16-bit float everything goes through float, as in PyTorch.
     if (have != want) value = add_op(conversion(have, out), {value}, want);
     if (from != out && rounding(out)) value = add_op(rounding(out), {value}, want);
     return value;
-  }
-
-  // The float that was converted to this byte; -1 if none was.
-  int float_of_byte(int value, DType byte) const {
-    const VirtualOp* rounded = op_of(value);
-    if (!rounded || !rounding(byte) || rounded->run != rounding(byte)) return -1;
-    const VirtualOp* converted = op_of(rounded->in[0]);
-    return converted && converted->run == conversion(Compute::F32, byte) ? converted->in[0] : -1;
-  }
-
-  const VirtualOp* op_of(int value) const {
-    for (const VirtualOp& op : ops_)
-      if (op.out == value) return &op;
-    return nullptr;
   }
 
   int add_micro_op(const NodeFacts& node, DType out) {
@@ -159,149 +116,11 @@ class Compiler {
     MicroParams params;
     if (op->configure) op->configure(node, params);
     random_ = random_ || op->random;
-    const int value = add_op(find_loop(*op), std::move(in), op->out, params);
+    const bool is_narrow = group_.integers && op->in == Compute::I64;
+    const int value = add_op(is_narrow ? integer_loop(op->name, *group_.integers) : find_loop(*op),
+                             std::move(in), op->out, params);
     // Every node rounds to its own type, so that grouping changes no bit.
-    return rounding(out) ? add_op(rounding(out), {value}, op->out) : value;
-  }
-
-  void drop_unread() {
-    for (size_t k = ops_.size(); k-- > 0;)
-      if (is_read_by(ops_[k].out, 0) && values_[static_cast<size_t>(ops_[k].out)].outputs.empty())
-        ops_.erase(ops_.begin() + static_cast<std::ptrdiff_t>(k));
-  }
-
-  // A store rounds, too: what is read by nothing else is stored as it was before it was rounded.
-  void drop_roundings_before_stores() {
-    for (size_t k = ops_.size(); k-- > 0;) {
-      if (!only_stored_rounded(ops_[k])) continue;
-      std::vector<int>& outputs = values_[static_cast<size_t>(ops_[k].out)].outputs;
-      values_[static_cast<size_t>(ops_[k].in[0])].outputs = std::exchange(outputs, {});
-      ops_.erase(ops_.begin() + static_cast<std::ptrdiff_t>(k));
-    }
-  }
-
-  // Whether it rounds what another op made for outputs alone; store_floats_as_bytes treats bytes.
-  bool only_stored_rounded(const VirtualOp& op) const {
-    const std::vector<int>& outputs = values_[static_cast<size_t>(op.out)].outputs;
-    if (op.in.size() != 1 || outputs.empty()) return false;
-    const VirtualValue& exact = values_[static_cast<size_t>(op.in[0])];
-    if (exact.input >= 0 || exact.literal || !exact.outputs.empty()) return false;
-    for (int output : outputs) {
-      const DType dtype = facts_.outputs[static_cast<size_t>(output)].dtype;
-      if (size_of(dtype) == 1 || op.run != rounding(dtype)) return false;
-    }
-    return std::none_of(ops_.begin(), ops_.end(), [&](const VirtualOp& other) {
-      return std::find(other.in.begin(), other.in.end(), op.out) != other.in.end();
-    });
-  }
-
-  // Floats that become bytes of outputs, and nothing else, are narrowed where they are stored.
-  void store_floats_as_bytes() {
-    for (size_t output = 0; output < facts_.outputs.size(); ++output) {
-      const DType dtype = facts_.outputs[output].dtype;
-      for (size_t v = 0; v < values_.size() && fits_float(dtype); ++v) {
-        std::vector<int>& outputs = values_[v].outputs;
-        if (outputs != std::vector<int>{static_cast<int>(output)}) continue;
-        const int byte = static_cast<int>(v), real = float_of_byte(byte, dtype);
-        if (real < 0 || !is_read_by(byte, 0)) continue;
-        VirtualValue& from = values_[static_cast<size_t>(real)];
-        if (from.input < 0 && !from.literal && from.outputs.empty())
-          from.outputs = std::exchange(outputs, {});
-      }
-    }
-    drop_unread();
-  }
-
-  // --- quantizing in one loop --------------------------------------------------------------------
-  struct Quantizing {
-    int x, scale, zero;
-  };
-
-  // What Clip quantizes to bytes by one scale and zero point; nothing if it does something else.
-  std::optional<Quantizing> read_quantizing(const VirtualOp& clip) const {
-    if (clip.run != loop_of("Clip")) return std::nullopt;
-    const double least = clip.params.number[0];
-    if ((least != 0 && least != -128) || clip.params.number[1] != least + 255) return std::nullopt;
-    const VirtualOp* add = made_by(clip.in[0], "Add");
-    for (size_t i = 0; add && i < 2; ++i) {
-      const VirtualOp* round = made_by(add->in[i], "Round");
-      const VirtualOp* div = round ? made_by(round->in[0], "Div") : nullptr;
-      if (div && is_number(div->in[1]) && is_number(add->in[1 - i]))
-        return Quantizing{div->in[0], div->in[1], add->in[1 - i]};
-    }
-    return std::nullopt;
-  }
-
-  static MicroFn loop_of(std::string_view name) {
-    return find_loop({name, Compute::F32, Compute::F32});
-  }
-
-  // The op that makes a value for one reader; null if it is another op.
-  const VirtualOp* made_by(int value, std::string_view name) const {
-    const VirtualOp* op = op_of(value);
-    const bool inner = values_[static_cast<size_t>(value)].outputs.empty() && is_read_by(value, 1);
-    return op && inner && op->run == loop_of(name) ? op : nullptr;
-  }
-
-  bool is_number(int value) const {
-    const VirtualValue& v = values_[static_cast<size_t>(value)];
-    return v.type == Compute::F32 && v.input >= 0 &&
-           element_count(facts_.inputs[static_cast<size_t>(v.input)].layout.sizes) == 1;
-  }
-
-  void join_quantizing() {
-    for (size_t k = 0; k < ops_.size(); ++k) {
-      const std::optional<Quantizing> found = read_quantizing(ops_[k]);
-      if (!found) continue;
-      const int place = ops_[k].out;
-      std::vector<size_t> readers;
-      for (size_t r = k + 1; r < ops_.size(); ++r)
-        if (std::find(ops_[r].in.begin(), ops_[r].in.end(), place) != ops_[r].in.end())
-          readers.push_back(r);
-      if (!becomes_bytes(ops_[k], readers)) continue;
-      ops_[k].run = quantizing();
-      ops_[k].in = {found->x, found->scale, found->zero};
-      for (size_t r : readers) read_instead(ops_[r].out, place);
-      if (!readers.empty()) dequantize_at_once(ops_[k], *found);
-    }
-    drop_unread();
-  }
-
-  // Whether only byte outputs and conversions to bytes read what Clip makes.
-  bool becomes_bytes(const VirtualOp& clip, const std::vector<size_t>& readers) const {
-    const auto outputs_of = [&](int value) { return values_[static_cast<size_t>(value)].outputs; };
-    const DType byte = clip.params.number[0] == 0 ? DType::UInt8 : DType::Int8;
-    for (int output : outputs_of(clip.out))
-      if (facts_.outputs[static_cast<size_t>(output)].dtype != byte) return false;
-    return std::all_of(readers.begin(), readers.end(), [&](size_t r) {
-      return ops_[r].run == through_byte(byte) && outputs_of(ops_[r].out).empty();
-    });
-  }
-
-  void read_instead(int value, int other) {
-    for (VirtualOp& op : ops_) std::replace(op.in.begin(), op.in.end(), value, other);
-  }
-
-  // Where the bytes are only dequantized again.
-  void dequantize_at_once(const VirtualOp& quantized, const Quantizing& by) {
-    for (VirtualOp& mul : ops_) {
-      if (mul.run != loop_of("Mul")) continue;
-      for (size_t i = 0; i < 2; ++i) {
-        const VirtualOp* sub = mul.in[1 - i] == by.scale ? op_of(mul.in[i]) : nullptr;
-        if (!sub || sub->run != loop_of("Sub") || sub->in != std::vector{quantized.out, by.zero})
-          continue;
-        mul.run = fake_quantizing();
-        mul.in = {by.x, by.scale, by.zero};
-        mul.params = quantized.params;
-        break;
-      }
-    }
-  }
-
-  bool is_read_by(int value, std::ptrdiff_t ops) const {
-    return std::count_if(ops_.begin(), ops_.end(), [&](const VirtualOp& op) {
-             return std::find(op.in.begin(), op.in.end(), value) != op.in.end();
-           }) == ops;
+    return rounding(out) && !is_narrow ? add_op(rounding(out), {value}, op->out) : value;
   }
 
   // --- lifetimes, space and tiles ----------------------------------------------------------------
@@ -329,6 +148,7 @@ class Compiler {
       strides.push_back(contiguous_strides(sizes));
     }
     program_->space = iteration_space(sizes, strides);
+    group_.space = program_->space;
     program_->total = element_count(sizes);
     if (random_ && !program_->space.is_linear(program_->index_operand))
       program_->index_slot = new_slot(Slot::Kind::Arena);
@@ -338,12 +158,12 @@ class Compiler {
     // Registers of one width are not handed on to another, so their peaks add up.
     int64_t total = program_->index_slot >= 0 ? 8 : 0;
     const int end = static_cast<int>(ops_.size()) + 1;
-    for (int64_t width : {1, 4, 8}) {
+    for (int64_t width : {1, 2, 4, 8}) {
       int64_t most = 0;
       for (int position = 0; position <= end; ++position) {
         most = std::max<int64_t>(
             most, std::count_if(values_.begin(), values_.end(), [&](const VirtualValue& value) {
-              return bytes_of(value.type) == width && value.defined <= position &&
+              return value.bytes() == width && value.defined <= position &&
                      value.last_use >= position;
             }));
       }
@@ -357,7 +177,7 @@ class Compiler {
     const int64_t fitting = kTileBudgetBytes / std::max<int64_t>(bytes_per_element(), 1);
     int64_t tile = std::clamp(fitting / 64 * 64, kMinTile, kMaxTile);
     const int64_t inner = p.space.inner();
-    if (p.space.rank > 1 && inner * 2 > tile) {
+    if (p.space.rank > 1 && (inner * 2 > tile || group_.by_rows)) {
       p.tiles_per_row = ceil_div(inner, tile);
       tile = std::min(inner, ceil_div(ceil_div(inner, p.tiles_per_row), 16) * 16);
       p.tiles_per_row = ceil_div(inner, tile);
@@ -402,12 +222,13 @@ class Compiler {
            program_->tile % period == 0;
   }
 
-  TensorAccess access(int tensor, size_t operand, DType dtype, Compute type) {
+  TensorAccess access(int tensor, size_t operand, DType dtype, const VirtualValue& value) {
     TensorAccess a;
     a.tensor = tensor;
     a.operand = operand;
     a.element_bytes = static_cast<int64_t>(size_of(dtype));
-    a.tile_element_bytes = bytes_of(type);
+    a.tile_element_bytes = value.bytes();
+    a.single = value.single;
     a.linear = program_->space.is_linear(operand);
     return a;
   }
@@ -418,19 +239,19 @@ class Compiler {
       const int input = key.first;
       VirtualValue& value = values_[static_cast<size_t>(id)];
       const DType dtype = facts_.inputs[static_cast<size_t>(input)].dtype;
-      TensorAccess a = access(input, output_count + static_cast<size_t>(input), dtype, value.type);
+      TensorAccess a = access(input, output_count + static_cast<size_t>(input), dtype, value);
       // A copy of an input is stored after other outputs, which may overwrite that input.
       const bool copied_late = !value.outputs.empty() && output_count > 1;
-      if (is_stored_as_computed(dtype) && is_addressable(a.operand) && !copied_late) {
+      if (value.lies_as(dtype) && is_addressable(a.operand) && !copied_late) {
         value.slot = a.slot = new_slot(Slot::Kind::Direct);
         program_->direct_inputs.push_back(a);
         continue;
       }
       value.slot = a.slot = new_slot(Slot::Kind::Arena);
-      a.load = load_of(dtype, value.type);
+      a.load = value.stored ? copying_load(size_of(dtype)) : load_of(dtype, value.type);
       // What a whole row reads is loaded once, too, but keeps its register: so few may.
       PointwiseProgram& p = *program_;
-      const bool in_row = p.tiles_per_row > 1 && p.repeated_loads.size() < 4 &&
+      const bool in_row = p.tiles_per_row > (value.single ? 0 : 1) && p.repeated_loads.size() < 4 &&
                           p.space.strides[a.operand][p.space.rank - 1] == 0;
       auto& loads = is_invariant(a.operand) ? p.invariant_loads
                     : in_row                ? p.repeated_loads
@@ -457,14 +278,14 @@ class Compiler {
     for (VirtualValue& value : values_) {
       for (int output : value.outputs) {
         const DType dtype = facts_.outputs[static_cast<size_t>(output)].dtype;
-        TensorAccess a = access(output, static_cast<size_t>(output), dtype, value.type);
+        TensorAccess a = access(output, static_cast<size_t>(output), dtype, value);
         const bool in_place = value.slot < 0 && !value.literal && value.defined >= last_reader &&
-                              is_stored_as_computed(dtype) && is_addressable(a.operand);
+                              value.lies_as(dtype) && is_addressable(a.operand);
         if (in_place) {
           value.slot = a.slot = new_slot(Slot::Kind::Direct);
           program_->direct_outputs.push_back(a);
         } else {
-          a.store = store_of(dtype, value.type);
+          a.store = value.stored ? copying_store(size_of(dtype)) : store_of(dtype, value.type);
           program_->stores.push_back(a);  // its slot follows in emit()
           stored_values_.push_back(static_cast<int>(&value - values_.data()));
         }
@@ -477,16 +298,22 @@ class Compiler {
     std::fill_n(reinterpret_cast<T*>(memory), count, static_cast<T>(number));
   }
 
+  static void fill_integers(std::byte* memory, int64_t count, const VirtualValue& value) {
+    dispatch_number(value.stored.value_or(DType::Int64), [&]<class T> {
+      if constexpr (std::is_arithmetic_v<T>) fill<T>(memory, count, value.number);
+    });
+  }
+
   void place_constants() {
     for (VirtualValue& value : values_) {
       if (!value.literal) continue;
       const int64_t count = program_->tile;
-      const size_t bytes = static_cast<size_t>(count * bytes_of(value.type));
+      const size_t bytes = static_cast<size_t>(count * value.bytes());
       AlignedBytes memory(new (std::align_val_t{64}) std::byte[bytes]);
       switch (value.type) {
         case Compute::F32: fill<float>(memory.get(), count, value.number); break;
         case Compute::F64: fill<double>(memory.get(), count, value.number); break;
-        case Compute::I64: fill<int64_t>(memory.get(), count, value.number); break;
+        case Compute::I64: fill_integers(memory.get(), count, value); break;
         case Compute::Bool: fill<bool>(memory.get(), count, value.number != 0 ? 1 : 0); break;
         case Compute::U64: fill<uint64_t>(memory.get(), count, value.number); break;
       }
@@ -519,7 +346,7 @@ class Compiler {
       program_->slots[static_cast<size_t>(program_->index_slot)].arena_offset = take(8);
     for (auto [key, id] : input_values_)
       if (slot_of(id).kind == Slot::Kind::Arena)
-        slot_of(id).arena_offset = take(bytes_of(values_[static_cast<size_t>(id)].type));
+        slot_of(id).arena_offset = take(values_[static_cast<size_t>(id)].bytes());
     for (size_t k = 0; k < ops_.size(); ++k) {
       std::vector<int> dying = ops_[k].in;
       std::sort(dying.begin(), dying.end());
@@ -527,12 +354,12 @@ class Compiler {
       for (int in : dying) {
         const VirtualValue& value = values_[static_cast<size_t>(in)];
         if (value.last_use == static_cast<int>(k) + 1 && slot_of(in).kind == Slot::Kind::Arena)
-          free_offsets[bytes_of(value.type)].push_back(slot_of(in).arena_offset);
+          free_offsets[value.bytes()].push_back(slot_of(in).arena_offset);
       }
       VirtualValue& out = values_[static_cast<size_t>(ops_[k].out)];
       if (out.slot >= 0) continue;
       out.slot = new_slot(Slot::Kind::Arena);
-      program_->slots.back().arena_offset = take(bytes_of(out.type));
+      program_->slots.back().arena_offset = take(out.bytes());
     }
     fits_ = used <= kArenaBytes;
   }
@@ -558,8 +385,9 @@ class Compiler {
 
   const StepFacts& facts_;
   std::shared_ptr<PointwiseProgram> program_;
-  std::vector<VirtualValue> values_;
-  std::vector<VirtualOp> ops_;
+  VirtualGroup group_;
+  std::vector<VirtualValue>& values_ = group_.values;
+  std::vector<VirtualOp>& ops_ = group_.ops;
   std::vector<int> node_values_;
   std::map<std::pair<int, Compute>, int> input_values_;  // by input and computed type
   std::vector<int> stored_values_;

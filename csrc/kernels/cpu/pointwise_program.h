@@ -32,6 +32,7 @@ struct TensorAccess {
   int64_t element_bytes = 0;
   int64_t tile_element_bytes = 0;
   bool linear = false;
+  bool single = false;  // only a tile's first element is read
   LoadFn load = nullptr;
   StoreFn store = nullptr;
 };
@@ -69,7 +70,7 @@ struct PointwiseProgram {
   std::vector<Slot> slots;
   std::vector<TensorAccess> direct_inputs, direct_outputs;  // addressed in place
   std::vector<TensorAccess> invariant_loads;                // whose tile is the same everywhere
-  std::vector<TensorAccess> repeated_loads;                 // of one element for a whole row
+  std::vector<TensorAccess> repeated_loads;  // of one element for a whole row or tile
   std::vector<TensorAccess> loads, stores;
   std::vector<Instruction> instructions;
   std::vector<AlignedBytes> constants;
