@@ -7,6 +7,7 @@ from torch import Tensor
 from .case import Case, case, normal
 
 _WINDOWS = "aten.as_strided.default"
+_ELSEWHERE = "windows are views on CPUs"
 
 
 def _overlapping(x: Tensor) -> Tensor:
@@ -43,7 +44,7 @@ def cases() -> list[Case]:
         case(_WINDOWS, lambda n: (normal(n, 4),), function=_later, label="-later", sizes=(3,)),
         case(_WINDOWS, lambda n: (normal(n),), function=_repeated, label="-repeated", sizes=(2,)),
         case(_WINDOWS, lambda n: (normal(n),), function=_one, label="-scalar", sizes=(3,)),
-        case("aten.unfold.default", lambda n: (normal(2, n + 5, 3), 1, 4, 1)),
-        case("aten.unfold.default", lambda n: (normal(n, 9), -1, 3, 3), label="-apart"),
-        case("aten.unfold.default", lambda n: (normal(n, 9), -1, 2, 5), label="-gaps"),
+        case("aten.unfold.default", lambda n: (normal(2, n + 5, 3), 1, 4, 1), aten=_ELSEWHERE),
+        case("aten.unfold.default", lambda n: (normal(n, 9), -1, 3, 3), label="-apart", aten=_ELSEWHERE),
+        case("aten.unfold.default", lambda n: (normal(n, 9), -1, 2, 5), label="-gaps", aten=_ELSEWHERE),
     ]  # fmt: skip

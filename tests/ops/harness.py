@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from ortmodule_py import _C
 from ortmodule_py.base.devices import piece_device
+from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.lower.piece import lower
 
 from .case import Case, Outcome, operator_of
@@ -32,12 +33,7 @@ DEVICE = torch.device(os.environ.get("ORTMODULE_TEST_DEVICE", "cpu"))
 EMULATED = os.environ.get("ORTMODULE_CUDA_EMULATION", "0") == "1"
 """Whether operands on the CPU run through the CUDA kernels, compiled for the host."""
 
-TOLERANCE = {
-    torch.float64: 1e-9,
-    torch.float32: 2e-5,
-    torch.float16: 5e-3,
-    torch.bfloat16: 4e-2,
-}
+TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 """Allowed error by type, relative to the largest value, where eager's own is not larger still."""
 
 
@@ -46,7 +42,7 @@ OVERWRITES = {"aten.select_scatter.default"}
 
 
 class EagerRefuses(Exception):
-    """Torch itself does not run this variant."""
+    """Torch itself does not run this variant, or captures leave its operator to eager on the device."""
 
 
 # ---- arguments ----------------------------------------------------------------------------------
@@ -293,7 +289,12 @@ def _compile(call: _Call, fakes: list[Any], mode: FakeTensorMode) -> Compiled:
     module = _graph_module(call, len(fakes), fake_outputs)
     builder = _Recorder()
     with tracing(TracingContext(mode)):
-        lowered = lower(module, fakes, builder, DEVICE)
+        try:
+            lowered = lower(module, fakes, builder, DEVICE)
+        except CannotLower as error:
+            if runs_here(str(error).partition(" ")[0]):
+                raise
+            raise EagerRefuses(f"captures leave it to eager: {error}") from error
     options = _C.PieceOptions()
     options.device = str(DEVICE)
     options.emulate_cuda = EMULATED

@@ -55,8 +55,8 @@ struct Shape {
     width = q[rank - 1];
     keys = sizes(at.k)[rank - 2];
     value_width = sizes(at.v)[rank - 1];
-    streams = !gradient && queries <= kStreamedQueries &&
-              !facts.node().attrs.flag("is_causal") && !facts.node().output_used[1];
+    streams = !gradient && queries <= kStreamedQueries && !facts.node().attrs.flag("is_causal") &&
+              !facts.node().output_used[1];
     // Rows of 16-bit operands take their delta from themselves, and so must be whole.
     const bool whole = !gradient || size_of(facts.inputs[at.q].dtype) == 2;
     key_block = whole ? keys : std::min(keys, kKeyBlock);
