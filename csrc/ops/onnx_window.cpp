@@ -354,7 +354,7 @@ Values import_lp_pool(OnnxCall& c) {
   return {c.emit("Pow", {sum, c.literal(1 / p, x->dtype)})};
 }
 
-// The same with the pads as an operand, in front of the bias.
+// A transposed convolution with the pads as an operand, in front of the bias.
 Values import_conv_transpose_with_pads(OnnxCall& c) {
   OnnxAttrs attrs = pick_attrs(
       c, {"auto_pad", "dilations", "group", "kernel_shape", "output_padding", "strides"});

@@ -268,10 +268,7 @@ def _storage(value: Any) -> int | None:
     """Equal for tensors that share memory, 0 for other values; None for a tensor that has none, as a sparse one."""
     if not isinstance(value, Tensor):
         return 0
-    try:
-        return int(value.untyped_storage()._cdata)
-    except NotImplementedError:
-        return None
+    return int(value.untyped_storage()._cdata) if torch._C._has_storage(value) else None
 
 
 def _size(node: fx.Node) -> int:

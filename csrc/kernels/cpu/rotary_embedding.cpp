@@ -80,20 +80,33 @@ Reason rotary_unsupported(const StepFacts& facts) {
   return {};
 }
 
-// Rows that do not lie side by side are copied first.
-#define ORTM_REGISTER_ROTARY(kernel_name, why_not, rule, rank) \
-  REGISTER_CPU_KERNEL({.op = "RotaryEmbedding",                \
-                       .name = kernel_name,                    \
-                       .dtypes = kAllFloats,                   \
-                       .run = run_rotary,                      \
-                       .unsupported = why_not,                 \
-                       .output_strides = strides_of_x,         \
-                       .prepare = prepare_rotary,              \
-                       .input_rules = {rule},                  \
-                       .priority = rank})
-ORTM_REGISTER_ROTARY("rotary_embedding_cpu", rotary_unsupported, LayoutRule::Any, 0);
-ORTM_REGISTER_ROTARY("rotary_embedding_copied_cpu", nullptr, LayoutRule::Contiguous, -1);
-#undef ORTM_REGISTER_ROTARY
+KernelDef rotary_kernel(std::string_view name) {
+  return {.op = "RotaryEmbedding",
+          .name = name,
+          .dtypes = kAllFloats,
+          .run = run_rotary,
+          .output_strides = strides_of_x,
+          .prepare = prepare_rotary};
+}
+
+/// Reads rows where they lie.
+KernelDef kernel_in_place() {
+  KernelDef kernel = rotary_kernel("rotary_embedding_cpu");
+  kernel.unsupported = rotary_unsupported;
+  kernel.input_rules = {LayoutRule::Any};
+  return kernel;
+}
+
+/// Rows whose elements are no neighbours are copied first.
+KernelDef kernel_of_copies() {
+  KernelDef kernel = rotary_kernel("rotary_embedding_copied_cpu");
+  kernel.input_rules = {LayoutRule::Contiguous};
+  kernel.priority = -1;
+  return kernel;
+}
+
+REGISTER_CPU_KERNEL((kernel_in_place()));
+REGISTER_CPU_KERNEL((kernel_of_copies()));
 
 }  // namespace
 }  // namespace ORTM_ISA
