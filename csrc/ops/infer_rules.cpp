@@ -102,6 +102,12 @@ void infer_reduce(InferContext& c) {
   c.set(0, x.dtype, std::move(dims));
 }
 
+void infer_reduce_kept(InferContext& c) {
+  Dims dims = c.input(0).dims;
+  for (int64_t axis : reduced_axes(c.attrs(), dims.size())) dims[static_cast<size_t>(axis)] = 1;
+  c.set(0, c.input(0).dtype, std::move(dims));
+}
+
 double row_product_flops(const Attrs&, const std::vector<Sizes>& in,
                          const std::vector<Sizes>& out) {
   return 2.0 * static_cast<double>(element_count(out.at(0))) * static_cast<double>(in.at(0).back());

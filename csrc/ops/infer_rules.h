@@ -15,6 +15,8 @@ void infer_broadcast(InferContext& c);
 void infer_broadcast_bool(InferContext& c);
 /// Reduces operand 0 over attribute `axes` (empty: all), with `keepdims`; keeps its type.
 void infer_reduce(InferContext& c);
+/// The same without `keepdims`: reduced dimensions stay, of size 1.
+void infer_reduce_kept(InferContext& c);
 /// numpy.matmul of operands 0 and 1, both of rank >= 2, with attributes `transA` and `transB`.
 void infer_matmul(InferContext& c);
 /// Output 0 has the type and shape of operand `operand`.

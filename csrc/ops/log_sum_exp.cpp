@@ -33,17 +33,11 @@ Values convert_log_sum_exp(TorchCall& t) {
   return {t.cast(t.reshape(y, t.output().dims), t.output().dtype)};
 }
 
-void infer_log_sum_exp(InferContext& c) {
-  Dims dims = c.input(0).dims;
-  for (int64_t axis : reduced_axes(c.attrs(), dims.size())) dims[static_cast<size_t>(axis)] = 1;
-  c.set(0, c.input(0).dtype, std::move(dims));
-}
-
 REGISTER_OP(ReduceLogSumExp, {.inputs = {"x"},
                               .outputs = {"y"},
                               .attrs = {{"axes", Dims()}},
                               .kind = OpKind::Reduction,
-                              .infer = infer_log_sum_exp,
+                              .infer = infer_reduce_kept,
                               .grad = log_sum_exp_grad,
                               .body_of = log_sum_exp_body,
                               .from_torch = {{"aten.logsumexp.default", convert_log_sum_exp}}});

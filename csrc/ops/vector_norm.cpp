@@ -6,12 +6,6 @@
 namespace ortmodule {
 namespace {
 
-void infer_euclidean_norm(InferContext& c) {
-  Dims dims = c.input(0).dims;
-  for (int64_t axis : reduced_axes(c.attrs(), dims.size())) dims[static_cast<size_t>(axis)] = 1;
-  c.set(0, c.input(0).dtype, std::move(dims));
-}
-
 // dx = dy x / y, and 0 where y is 0, also for the gradient of this one.
 Grads euclidean_norm_grad(GradContext& c) {
   const Handle y = c.y(), zero = c.literal(0.0, y.dtype()), one = c.literal(1.0, y.dtype());
@@ -42,7 +36,7 @@ REGISTER_OP(ReduceL2, {.inputs = {"x"},
                        .outputs = {"y"},
                        .attrs = {{"axes", Dims()}},
                        .kind = OpKind::Reduction,
-                       .infer = infer_euclidean_norm,
+                       .infer = infer_reduce_kept,
                        .grad = euclidean_norm_grad,
                        .body = R"(euclidean_norm (x) => (y) {
                          square = Mul (x, x)
