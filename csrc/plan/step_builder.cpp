@@ -1,6 +1,7 @@
 #include "plan/step_builder.h"
 
 #include <algorithm>
+#include <functional>
 #include <ranges>
 #include <set>
 
@@ -391,9 +392,6 @@ void StepBuilder::protect_mutated_arguments() {
 }
 
 void StepBuilder::write_back() {
-  struct Write {
-    TensorId source, target;
-  };
   std::vector<Write> writes;
   std::set<StorageId> written;  // storages
   for (const GraphOutput& output : lowered_.graph->outputs()) {
@@ -413,10 +411,43 @@ void StepBuilder::write_back() {
     const Layout dense = contiguous_layout(source.layout.sizes);
     write.source = copy_to(write.source, dense, Region::Forward);
   }
+  write_together(writes);
   for (const Write& write : writes) {
     const PlannedTensor old = plan_.tensors[write.target];
     copy_to(write.source, old.layout, Region::Forward, old.storage);
   }
+}
+
+void StepBuilder::write_together(std::vector<Write>& writes) {
+  StepFacts facts;
+  facts.nodes.emplace_back().op = "WriteBack";
+  const auto lies_alike = [&](const Write& write) {
+    const Layout &from = plan_.tensors[write.source].layout,
+                 &to = plan_.tensors[write.target].layout;
+    return is_dense(from) && from.sizes == to.sizes && same_strides(from, to.strides);
+  };
+  const auto alike = std::ranges::stable_partition(writes, std::not_fn(lies_alike));
+  PlannedStep step;
+  step.kernel = select_kernel("WriteBack", lowered_.device, facts, nullptr);
+  if (!step.kernel || alike.size() < 2) return;
+  for (const Write& write : alike) {
+    const PlannedTensor from = plan_.tensors[write.source], to = plan_.tensors[write.target];
+    NodeFacts& node = facts.nodes.front();
+    node.inputs.push_back({OperandRef::Kind::Input, static_cast<int>(facts.inputs.size()), 0.0});
+    node.input_dtypes.push_back(from.dtype);
+    node.outputs.push_back(static_cast<int>(facts.outputs.size()));
+    node.output_dtypes.push_back(from.dtype);
+    node.output_sizes.push_back(to.layout.sizes);
+    node.output_used.push_back(true);
+    facts.inputs.push_back({from.dtype, from.layout});
+    facts.outputs.push_back({from.dtype, to.layout});
+    step.in.push_back(write.source);
+    step.out.push_back(new_tensor(nullptr, from.dtype, to.layout, to.storage));
+  }
+  step.region = Region::Forward;
+  step.facts = std::make_shared<const StepFacts>(std::move(facts));
+  plan_.steps.push_back(std::move(step));
+  writes.erase(alike.begin(), alike.end());
 }
 
 }  // namespace ortmodule

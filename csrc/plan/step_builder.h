@@ -92,8 +92,14 @@ class StepBuilder {
   void claim_rest(Region region);
   /// Copies the arguments that forward mutates and backward reads.
   void protect_mutated_arguments();
+  /// A new value of a mutated argument.
+  struct Write {
+    TensorId source, target;
+  };
   /// Copies the new values into the mutated arguments, at the end of forward.
   void write_back();
+  /// Takes out those that the device can copy in one step.
+  void write_together(std::vector<Write>& writes);
 
   const Sizes& sizes_of(const Value* value);
 
