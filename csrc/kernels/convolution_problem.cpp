@@ -120,7 +120,8 @@ Reason convolution_unsupported(const StepFacts& facts) {
   const std::lock_guard lock(refused().mutex);
   const auto& problems = refused().problems;
   if (!problems.empty() && problems.contains({facts.node().op, convolution_problem(facts)}))
-    return "the library had no algorithm for it in a run, or was switched off";
+    return "the library had no algorithm for it in a run, took clearly longer than torch, or was "
+           "switched off";
   return {};
 }
 

@@ -17,6 +17,13 @@
 
 namespace ortmodule::cudnn {
 
+/// Whether a CUDA graph is being captured on the stream, or that cannot be said.
+inline bool is_captured(void* stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t error = cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status);
+  return error != cudaSuccess || status != cudaStreamCaptureStatusNone;
+}
+
 template <class Direction>
 struct Choice {
   typename Direction::Algorithm algorithm = Direction::kDefault;
@@ -48,14 +55,14 @@ class Chooser {
     }
     const bool measures = call_.context.convolution_search == ConvolutionSearch::Exhaustive;
     // While a CUDA graph is captured nothing can be measured, and nothing is to be remembered.
-    if (measures && is_captured()) return first_fitting(estimated());
+    if (measures && is_captured(call_.context.stream)) return first_fitting(estimated());
     return note(search());
   }
 
   /// From now on there is none: it was named, but does not run. What is refused while a CUDA graph
   /// is captured may run elsewhere.
   void forget() const {
-    if (is_captured()) return;
+    if (is_captured(call_.context.stream)) return;
     const std::lock_guard lock(known().mutex);
     known().choices[key()] = std::nullopt;
   }
@@ -85,13 +92,6 @@ class Chooser {
   Found note(const Found& found) const {
     const std::lock_guard lock(known().mutex);
     return known().choices.emplace(key(), found).first->second;
-  }
-
-  bool is_captured() const {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    const cudaError_t error =
-        cudaStreamIsCapturing(static_cast<cudaStream_t>(call_.context.stream), &status);
-    return error != cudaSuccess || status != cudaStreamCaptureStatusNone;
   }
 
   Found search() const {

@@ -2,11 +2,18 @@
 // spatial dimensions, groups, dilation. Scratch is planned and bounded (convolution_problem.h), the
 // algorithm is deterministic and chosen within the bound (algorithm_choice.h). The bias and its
 // gradient are steps of our own kernels. What is refused here is ATen's, and so is what turns out
-// to have no algorithm, or has cuDNN switched off: copied into planned memory by plans that did not
-// know, which is why runs are measured (`inexact`), and by ATen's own kernel in later plans.
+// to have no algorithm, to be clearly slower (cuDNN's graph API, which torch calls, has faster
+// kernels for row-major images of 16 bits), or has cuDNN switched off: copied into planned memory
+// by plans that did not know, which is why runs are measured (`inexact`), and by ATen's own kernel
+// in later plans.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <exception>
+#include <mutex>
+#include <set>
+#include <string>
+#include <tuple>
 
 #include "kernels/cudnn/algorithm_choice.h"
 #include "kernels/library_workspace.h"
@@ -26,9 +33,10 @@ class Fallback {
     if (kernel_ && kernel_->prepare) prepared_ = kernel_->prepare(facts);
   }
 
-  void run(const KernelArgs& args) const {
-    ORTM_CHECK(kernel_, "[convolution] cuDNN must have an algorithm, but found none for ",
-               args.facts.node().op, " of ", name_of(args.facts.inputs[0].dtype));
+  explicit operator bool() const { return kernel_; }
+
+  /// The results, in memory of their own.
+  std::vector<Buffer> compute(const KernelArgs& args) const {
     std::vector<Buffer> results(args.out.size());
     kernel_->run({.facts = args.facts,
                   .in = args.in,
@@ -36,6 +44,13 @@ class Fallback {
                   .prepared = prepared_.get(),
                   .context = args.context,
                   .results = results});
+    return results;
+  }
+
+  void run(const KernelArgs& args) const {
+    ORTM_CHECK(kernel_, "[convolution] cuDNN must have an algorithm, but found none for ",
+               args.facts.node().op, " of ", name_of(args.facts.inputs[0].dtype));
+    const std::vector<Buffer> results = compute(args);
     for (size_t i = 0; i < results.size(); ++i) {
       if (!results[i] || !args.out[i].data) continue;
       const cudaError_t status =
@@ -113,19 +128,71 @@ Call call_of(const Prepared& prepared, const Descriptors& descriptors, const Ker
           .handle = static_cast<cudnnHandle_t>(args.context.dnn())};
 }
 
+/// Milliseconds that `work` takes on the stream; waits for it.
+template <class Work>
+float stream_ms(cudaStream_t stream, const Work& work) {
+  cudaEvent_t begin = nullptr, end = nullptr;
+  float ms = 0;
+  const auto succeeded = [](cudaError_t status) {
+    ORTM_CHECK(status == cudaSuccess, "[convolution] an event must be timed, but found ",
+               cudaGetErrorString(status));
+  };
+  succeeded(cudaEventCreate(&begin));
+  succeeded(cudaEventCreate(&end));
+  succeeded(cudaEventRecord(begin, stream));
+  work();
+  succeeded(cudaEventRecord(end, stream));
+  succeeded(cudaEventSynchronize(end));
+  succeeded(cudaEventElapsedTime(&ms, begin, end));
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  return ms;
+}
+
+/// Of the time of `own`, once per problem, device and flags: ATen's kernel must take less than that
+/// to be preferred.
+constexpr float kClearlyLess = 0.8F;
+
+/// Whether ATen's kernel takes clearly less time than `own`, which has just run. Measured in the
+/// first run that an exhaustive search allows to measure; the results of both are the same ones,
+/// but for rounding.
+template <class Own>
+bool is_beaten(const Prepared& prepared, const KernelArgs& args, const Own& own) {
+  using Key = std::tuple<std::string, int, bool, ConvolutionProblem>;
+  static std::mutex mutex;
+  static std::set<Key> measured;
+  const KernelContext& context = args.context;
+  if (context.convolution_search != ConvolutionSearch::Exhaustive || !prepared.fallback ||
+      is_captured(context.stream))
+    return false;
+  const std::lock_guard lock(mutex);  // others would disturb the measurement
+  if (!measured
+           .emplace(args.facts.node().op, context.device_index, context.allow_convolution_tf32,
+                    prepared.problem)
+           .second)
+    return false;
+  const auto stream = static_cast<cudaStream_t>(context.stream);
+  const float own_ms = stream_ms(stream, own);
+  try {
+    prepared.fallback.compute(args);  // makes its plans
+    return stream_ms(stream, [&] { prepared.fallback.compute(args); }) < kClearlyLess * own_ms;
+  } catch (const std::exception&) {
+    return false;  // it takes more memory than there is
+  }
+}
+
 void fall_back(const KernelArgs& args) {
   refuse_convolution(args.facts);
   static_cast<const Prepared*>(args.prepared)->fallback.run(args);
 }
 
-void conv(const KernelArgs& args) {
-  const auto& prepared = *static_cast<const Prepared*>(args.prepared);
-  if (!args.context.dnn) return fall_back(args);
+/// Whether all that is wanted could be computed.
+bool compute_result(const Prepared& prepared, const KernelArgs& args) {
   const Descriptors descriptors(prepared.problem);
   const Call call =
       call_of(prepared, descriptors, args, {args.in[0].data, args.in[1].data, args.out[0].data});
-  if (!compute<Forward>(call)) return fall_back(args);
-  if (!prepared.bias) return;
+  if (!compute<Forward>(call)) return false;
+  if (!prepared.bias) return true;
   // As bias_part described it.
   Sizes sizes(static_cast<size_t>(args.out[0].rank) - 1, 1), strides(sizes.size(), 0);
   sizes[0] = args.out[0].sizes[1];
@@ -134,6 +201,7 @@ void conv(const KernelArgs& args) {
                         strides.data()};
   const TensorView operands[] = {args.out[0], bias};
   prepared.bias->run(operands, args.out, nullptr, args.context);
+  return true;
 }
 
 /// Whether all that is wanted could be computed.
@@ -154,9 +222,11 @@ bool compute_gradients(const Prepared& prepared, const KernelArgs& args) {
   return true;
 }
 
-void conv_grad(const KernelArgs& args) {
+template <bool (*compute)(const Prepared&, const KernelArgs&)>
+void run(const KernelArgs& args) {
   const auto& prepared = *static_cast<const Prepared*>(args.prepared);
-  if (!args.context.dnn || !compute_gradients(prepared, args)) fall_back(args);
+  const auto own = [&] { return args.context.dnn && compute(prepared, args); };
+  if (!own() || is_beaten(prepared, args, own)) fall_back(args);
 }
 
 KernelDef convolution(std::string_view op, std::string_view name, void (*run)(const KernelArgs&)) {
@@ -178,13 +248,13 @@ KernelDef convolution(std::string_view op, std::string_view name, void (*run)(co
 }
 
 KernelDef forward() {
-  KernelDef def = convolution("Conv", "conv_cudnn", conv);
+  KernelDef def = convolution("Conv", "conv_cudnn", run<compute_result>);
   def.input_rules = {LayoutRule::MemoryFormat, LayoutRule::MemoryFormat, LayoutRule::Contiguous};
   return def;
 }
 
 const KernelRegistrar kConv(forward());
-const KernelRegistrar kConvGrad(convolution("ConvGrad", "conv_grad_cudnn", conv_grad));
+const KernelRegistrar kConvGrad(convolution("ConvGrad", "conv_grad_cudnn", run<compute_gradients>));
 
 }  // namespace
 }  // namespace ortmodule::cudnn
