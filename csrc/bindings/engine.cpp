@@ -313,8 +313,10 @@ std::atomic<int64_t> runs_of_all_pieces{0};
 /// The options of a piece's session, completed by facts about the device.
 SessionOptions completed(SessionOptions options, const DeviceRuntime& runtime) {
   options.optimizer.device = runtime.kernels();
-  options.optimizer.channels_last =
-      options.device() == Device::CPU && at::hasMKLDNN() && at::globalContext().userEnabledMkldnn();
+  const at::Context& torch = at::globalContext();
+  options.optimizer.channels_last = options.device() == Device::CUDA
+                                        ? torch.userEnabledCuDNN()
+                                        : at::hasMKLDNN() && torch.userEnabledMkldnn();
   // Each piece has its own fuel.
   if (const auto& fuel = options.optimizer.fuel)
     options.optimizer.fuel = std::make_shared<int64_t>(*fuel);

@@ -1,5 +1,6 @@
 // Convolutions of oneDNN, batch norms and pools of torch, and the convolutions that programs
-// without torch have (conv_pixels.cpp), are faster in channels-last layout. The layout propagates
+// without torch have (conv_pixels.cpp), are faster in channels-last layout; so are cuDNN's in 16
+// bits, whose kernels of tensor cores transpose row-major images. The layout propagates
 // from operands to results, so one ChannelsLast copy is enough for a whole ConvNet up to an op that
 // requires row-major operands. The pass weighs the number of such copies against the number of
 // convolutions, since one convolution gains less than a copy costs.
@@ -16,9 +17,12 @@
 namespace ortmodule {
 namespace {
 
-/// Each copy must serve at least this many convolutions: of oneDNN, which copies row-major operands
-/// itself, and of ours.
-constexpr size_t kConvolutionsPerCopy = 4, kOwnConvolutionsPerCopy = 2;
+/// Each copy must serve at least this many convolutions.
+size_t convolutions_per_copy(Device device) {
+  // oneDNN copies row-major operands itself.
+  return device == Device::CPU ? 4 : 2;
+}
+
 /// Copies of images with at most this many channels are not counted: they are cheap.
 constexpr int64_t kFewChannels = 4;
 
@@ -45,13 +49,21 @@ bool is_integer_convolution(const Node& node) {
   return by_channel || outputs >= kFewOutputs;
 }
 
-/// Our kernels of channels-last images take float32 and bytes, oneDNN's all types but float64.
-bool is_convolution(const Node& node, bool ours) {
-  if (ours && is_integer_convolution(node)) return true;
+/// Whether the device's convolutions of this type gain by channels-last images. Our own take bytes,
+/// too.
+bool gains(DType dtype, Device device) {
+  switch (device) {
+    case Device::Host: return dtype == DType::Float32;
+    case Device::CPU: return dtype != DType::Float64;
+    case Device::CUDA: return dtype == DType::Float16 || dtype == DType::BFloat16;
+  }
+  return false;
+}
+
+bool is_convolution(const Node& node, Device device) {
+  if (device == Device::Host && is_integer_convolution(node)) return true;
   const bool convolves = node.op == "Conv" || node.op == "ConvTranspose" || node.op == "FusedConv";
-  const DType dtype = convolves ? node.input(0)->dtype : DType::Undefined;
-  return convolves && node.input(0)->rank() == 4 &&
-         (ours ? dtype == DType::Float32 : dtype != DType::Float64);
+  return convolves && node.input(0)->rank() == 4 && gains(node.input(0)->dtype, device);
 }
 
 /// Operands of a convolution that are images: x, and what a FusedConv adds.
@@ -64,8 +76,8 @@ std::vector<size_t> image_operands(const Node& node) {
 /// Propagates the channels-last layout from the convolutions and counts the copies between layouts.
 class LayoutFlow {
  public:
-  /// `ours`: the convolutions are by kernels of our own.
-  LayoutFlow(const Graph& graph, bool ours) : ours_(ours) {
+  LayoutFlow(const Graph& graph, Device device)
+      : device_(device), ours_(device == Device::Host) {
     for (const auto& node : graph.nodes()) visit(*node);
     for (const GraphOutput& output : graph.outputs())
       if (output.value && differs(*output.value)) copied_.insert(output.value);
@@ -90,7 +102,7 @@ class LayoutFlow {
   }
 
   void visit(Node& node) {
-    if (is_convolution(node, ours_)) {
+    if (is_convolution(node, device_)) {
       convolutions_.push_back(&node);
       for (size_t i : image_operands(node)) {
         const Value& x = *node.input(i);
@@ -147,7 +159,8 @@ class LayoutFlow {
       if (result->rank() == 4) last_.insert(result);
   }
 
-  const bool ours_;
+  const Device device_;
+  const bool ours_;  // the convolutions are by kernels of our own
   std::set<const Value*> last_, slices_, copied_;
   std::vector<Node*> convolutions_;
 };
@@ -202,11 +215,10 @@ Reason weights_outweigh(const std::vector<Node*>& convolutions, const PassContex
 bool prefer_channels_last(Graph& graph, PassContext& context) {
   if (!context.channels_last()) return false;
   const bool ours = context.device() == Device::Host;
-  const LayoutFlow flow(graph, ours);
+  const LayoutFlow flow(graph, context.device());
   const auto& convolutions = flow.convolutions();
   if (convolutions.empty()) return false;
-  const size_t per_copy = ours ? kOwnConvolutionsPerCopy : kConvolutionsPerCopy;
-  if (flow.copies() * per_copy > convolutions.size()) {
+  if (flow.copies() * convolutions_per_copy(context.device()) > convolutions.size()) {
     context.reject("prefer_channels_last",
                    str("too many copies between layouts: ", flow.copies(), " for ",
                        convolutions.size(), " convolutions"),
