@@ -50,6 +50,8 @@ class CudaRuntime : public DeviceRuntime {
   explicit CudaRuntime(c10::DeviceIndex index)
       : DeviceRuntime(c10::Device(c10::kCUDA, index), Device::CUDA) {
     tell_gpu_memory_by(is_gpu_memory);
+    // Sessions allocate from torch before anything else of the process has asked it for CUDA.
+    if (present()) at::globalContext().lazyInitDevice(c10::kCUDA);
   }
 
   c10::Allocator* torch_allocator() const override {
@@ -57,6 +59,7 @@ class CudaRuntime : public DeviceRuntime {
   }
 
   void fill(KernelContext& context) const override {
+    enter_device();
     const at::Context& flags = at::globalContext();
     context.parallel_for = torch_parallel_for();
     context.stream = at::cuda::getCurrentCUDAStream().stream();
@@ -132,6 +135,14 @@ class CudaRuntime : public DeviceRuntime {
   }
 
  private:
+  /// The thread gets the device's context: autograd's threads come without one.
+  void enter_device() const {
+    static thread_local c10::DeviceIndex entered = -1;
+    if (entered == device().index()) return;
+    c10::cuda::set_device(device().index(), /*force=*/true);
+    entered = device().index();
+  }
+
   /// CUDA loads a kernel at its first launch, which a capture may not allow, and only captured
   /// steps need this one.
   void load_key_kernel() const {
