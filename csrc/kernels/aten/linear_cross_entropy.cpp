@@ -3,8 +3,9 @@
 // share of unit_dx and unit_dw. One tile of scores exists at a time. Its size follows from the
 // shape alone, so the sums have one order. Scores of 16 bits are widened first, as torch does under
 // autocast, on a GPU within the kernels of the loss; the gradient of a row is not divided by the
-// mean's divisor until it is wide, since 16 bits would lose it. On CUDA the divisor stays on the
-// device, where nothing waits for it: the results are scaled once at the end.
+// mean's divisor until it is wide, since float16 would lose it. On CUDA the divisor stays on the
+// device, where nothing waits for it: gradients of scores are divided by it, or those of float16
+// the results at the end.
 // The number of classes may be odd, as GPT-2's 50,257. For 16 bits cuBLAS then has kernels of a
 // third of the rate, so rows of scores lie a multiple of 128 bytes apart, and the last classes,
 // which fill no vector of 16 bytes, have products of their own.
@@ -20,6 +21,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "kernels/aten/aten_views.h"
 #include "kernels/aten/loss_head_tiles.h"
@@ -136,20 +138,21 @@ class Head {
 
   void run_on_device() {
     scale_ = 1 / s_.unit;
+    std::optional<DeviceDivisor> divisor;
+    if (p_.mean) divisor.emplace(args_.in[kLabels], operand(kWeights), p_.ignore_index, s_.wide);
+    // Gradients of scores are divided at once, unless their type is too narrow for that.
+    const bool divides_scores = divisor && s_.unit == 1;
+    if (divides_scores) number(p_.workspace.dloss).copy_(divisor->scale);
     at::Tensor total = at::zeros({}, engine_options(s_.wide));
     for_each_tile([&](int64_t begin, int64_t count) {
       TileViews v;
       run_losses(v, begin, count);
       total.add_(as_tensor(v.losses).sum());
     });
-    if (!p_.mean) {
-      if (wanted(kLoss)) result(kLoss).copy_(total);
-      return;
-    }
-    const DeviceDivisor divisor(args_.in[kLabels], operand(kWeights), p_.ignore_index, s_.wide);
-    if (wanted(kLoss)) result(kLoss).copy_(total.div(divisor.sum));
+    if (wanted(kLoss)) result(kLoss).copy_(divisor ? total.div(divisor->sum) : total);
+    if (!divisor || divides_scores) return;
     for (size_t i : {kUnitDx, kUnitDw, kUnitDbias})
-      if (wanted(i)) result(i).mul_(divisor.scale);
+      if (wanted(i)) result(i).mul_(divisor->scale);
   }
 
   bool wanted(size_t result) const { return args_.facts.node().output_used[result]; }
@@ -348,17 +351,22 @@ class Head {
       return;
     }
     if (s_.dw_classes > 0) return add_narrow_dw(dw, begin, count, beta);
-    const bool mixed = s_.widens() && dw.is_cuda();
-    const at::Tensor x = mixed ? x_rows(begin, count) : wide_x(begin, count);
+    if (s_.widens() && dw.is_cuda()) return add_mixed_dw(dw, begin, count, beta);
     // The copies in the wide type are made under the emulation only.
-    const at::Tensor dscores = mixed ? narrow(count) : scores(count).to(dw.scalar_type());
+    const at::Tensor x = wide_x(begin, count), dscores = scores(count).to(dw.scalar_type());
     const at::Tensor a = s_.trans_b ? dscores.t() : x.t();
-    const at::Tensor& b = s_.trans_b ? x : dscores;
-    if (mixed) {
-      at::addmm_out(dw, dw, a, b, dw.scalar_type(), beta, scale_);
-    } else {
-      at::addmm_out(dw, dw, a, b, beta, scale_);
-    }
+    at::addmm_out(dw, dw, a, s_.trans_b ? x : dscores, beta, scale_);
+  }
+
+  /// Products of 16 bits whose results are added in the wide type.
+  void add_mixed_dw(const at::Tensor& dw, int64_t begin, int64_t count, double beta) {
+    const at::Tensor x = x_rows(begin, count);
+    for_each_class_part([&](int64_t first, int64_t classes) {
+      at::Tensor to = dw.narrow(s_.trans_b ? 0 : 1, first, classes);
+      const at::Tensor dscores = narrow(count).narrow(1, first, classes);
+      const at::Tensor a = s_.trans_b ? dscores.t() : x.t();
+      at::addmm_out(to, to, a, s_.trans_b ? x : dscores, dw.scalar_type(), beta, scale_);
+    });
   }
 
   /// Products of 16 bits, added in the wide type a few classes at a time.
@@ -426,7 +434,7 @@ size_t head_library_bytes(const StepFacts& facts) {
       static_cast<size_t>(element_count(facts.inputs[kLabels].layout.sizes)) * kPerRow + kNumbers;
   const HeadShape s(facts, Device::CUDA);
   const bool sums = s.widens() && !s.copies() && operand_or_absent(facts, kBias).dtype == s.dtype;
-  return std::max(divisor, sums ? static_cast<size_t>(s.classes) * size_of(s.wide) : 0);
+  return std::max(divisor, sums ? kNumbers + static_cast<size_t>(s.classes) * size_of(s.wide) : 0);
 }
 
 KernelDef head_kernel() {
