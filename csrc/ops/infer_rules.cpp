@@ -140,6 +140,13 @@ void infer_matmul(InferContext& c) {
   c.set(0, a.dtype, std::move(*dims));
 }
 
+void check_added_gradient(InferContext& c, size_t operand) {
+  const Value &x = c.input(1), &added = c.input(operand);
+  if (added.dtype != x.dtype || !may_equal(added.dims, x.dims))
+    c.fail(str("dsum must be ", name_of(x.dtype), dims_text(x.dims), ", but found ",
+               name_of(added.dtype), dims_text(added.dims)));
+}
+
 void set_rounded(InferContext& c) {
   const Value& y = *c.node().output(0);
   const DType to = c.attrs().dtype("to");

@@ -53,6 +53,10 @@ inline DType statistics_dtype(DType dtype) {
   return dtype == DType::Float64 ? DType::Float64 : DType::Float32;
 }
 
+/// Operand `operand` of a norm's gradient, which is added to dx, must have the type and shape of x,
+/// operand 1.
+void check_added_gradient(InferContext& c, size_t operand);
+
 /// Gives output 0, inferred as float32, the 16-bit float of attribute `to`.
 void set_rounded(InferContext& c);
 

@@ -1,7 +1,8 @@
 // y = (x - mean) * inv_std_dev * scale + bias over the dimensions from `axis`, with inv_std_dev =
 // 1 / sqrt(var + epsilon); SkipLayerNormalization normalizes x + skip and also returns that sum. Ba
 // et al. 2016, arXiv:1607.06450. Those with Cast in the name, made by fuse_norm_cast, round y to 16
-// bits, or take dy in them.
+// bits, or take dy in them. The gradients with Skip in the name, made by fuse_skip_norm_grad, add
+// dsum to dx.
 
 #include "onnx/onnx_normalization.h"
 #include "ops/infer_rules.h"
@@ -47,6 +48,11 @@ void infer_layer_norm_grad(InferContext& c) {
   c.set(0, x.dtype, x.dims);
   c.set(1, x.dtype, normalized_dims(c, x));
   c.set(2, x.dtype, normalized_dims(c, x));
+}
+
+void infer_skip_layer_norm_grad(InferContext& c) {
+  check_added_gradient(c, 5);
+  infer_layer_norm_grad(c);
 }
 
 void infer_skip_layer_norm(InferContext& c) {
@@ -243,6 +249,36 @@ REGISTER_OP(CastLayerNormalizationGrad,
                wide = Cast<to=@to> (dy)
                dx, dscale, dbias = LayerNormalizationGrad<axis=@axis>
                    (wide, x, scale, mean, inv_std_dev)
+             })"});
+
+// With 16 bits the sum is rounded once, the body's twice.
+REGISTER_OP(SkipLayerNormalizationGrad,
+            {.domain = "com.microsoft",
+             .inputs = {"dy", "x", "scale?", "mean", "inv_std_dev", "dsum"},
+             .outputs = {"dx", "dscale", "dbias"},
+             .attrs = {{"axis", -1}},
+             .kind = OpKind::Norm,
+             .infer = infer_skip_layer_norm_grad,
+             .body = R"(skip_layer_norm_grad (dy, x, scale, mean, inv_std_dev, dsum) =>
+                   (dx, dscale, dbias) {
+               through, dscale, dbias = LayerNormalizationGrad<axis=@axis>
+                   (dy, x, scale, mean, inv_std_dev)
+               dx = Add (through, dsum)
+             })",
+             .indivisible = true});
+
+REGISTER_OP(CastSkipLayerNormalizationGrad,
+            {.domain = "com.microsoft",
+             .inputs = {"dy", "x", "scale?", "mean", "inv_std_dev", "dsum"},
+             .outputs = {"dx", "dscale", "dbias"},
+             .attrs = {{"axis", -1}},
+             .kind = OpKind::Norm,
+             .infer = infer_skip_layer_norm_grad,
+             .body = R"(cast_skip_layer_norm_grad (dy, x, scale, mean, inv_std_dev, dsum) =>
+                   (dx, dscale, dbias) {
+               through, dscale, dbias = CastLayerNormalizationGrad<axis=@axis, to=@to>
+                   (dy, x, scale, mean, inv_std_dev)
+               dx = Add (through, dsum)
              })"});
 
 REGISTER_ROW_AXES(rows_before_axis, "LayerNormalization", "LayerNormalizationCast");

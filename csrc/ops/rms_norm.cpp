@@ -1,6 +1,7 @@
 // y = x * inv_std_dev * scale over the dimensions from `axis`, with inv_std_dev = 1 /
 // sqrt(mean(x^2) + epsilon). Zhang & Sennrich 2019, arXiv:1910.07467. Those with Cast in the name,
-// made by fuse_norm_cast, round y to 16 bits, or take dy in them.
+// made by fuse_norm_cast, round y to 16 bits, or take dy in them. The gradients with Skip in the
+// name, made by fuse_skip_norm_grad, add dsum to dx.
 
 #include <limits>
 
@@ -140,6 +141,39 @@ REGISTER_OP(CastSimplifiedLayerNormalizationGrad,
                wide = Cast<to=@to> (dy)
                dx, dscale = SimplifiedLayerNormalizationGrad<axis=@axis>
                    (wide, x, scale, inv_std_dev)
+             })"});
+
+void infer_skip_rms_norm_grad(InferContext& c) {
+  check_added_gradient(c, 4);
+  infer_rms_norm_grad(c);
+}
+
+// With 16 bits the sum is rounded once, the body's twice.
+REGISTER_OP(SkipSimplifiedLayerNormalizationGrad,
+            {.domain = "com.microsoft",
+             .inputs = {"dy", "x", "scale?", "inv_std_dev", "dsum"},
+             .outputs = {"dx", "dscale"},
+             .attrs = {{"axis", -1}},
+             .kind = OpKind::Norm,
+             .infer = infer_skip_rms_norm_grad,
+             .body = R"(skip_rms_norm_grad (dy, x, scale, inv_std_dev, dsum) => (dx, dscale) {
+               through, dscale = SimplifiedLayerNormalizationGrad<axis=@axis>
+                   (dy, x, scale, inv_std_dev)
+               dx = Add (through, dsum)
+             })",
+             .indivisible = true});
+
+REGISTER_OP(CastSkipSimplifiedLayerNormalizationGrad,
+            {.domain = "com.microsoft",
+             .inputs = {"dy", "x", "scale?", "inv_std_dev", "dsum"},
+             .outputs = {"dx", "dscale"},
+             .attrs = {{"axis", -1}},
+             .kind = OpKind::Norm,
+             .infer = infer_skip_rms_norm_grad,
+             .body = R"(cast_skip_rms_norm_grad (dy, x, scale, inv_std_dev, dsum) => (dx, dscale) {
+               through, dscale = CastSimplifiedLayerNormalizationGrad<axis=@axis, to=@to>
+                   (dy, x, scale, inv_std_dev)
+               dx = Add (through, dsum)
              })"});
 
 REGISTER_ROW_AXES(rows_before_axis, "SimplifiedLayerNormalization",

@@ -108,6 +108,8 @@ std::vector<Pass> joint_passes() {
   // Matches the products with transposed dy that fuse_matmul makes.
   passes.push_back(pass_of(fusion_named("fuse_weight_bias_grad")));
   passes.push_back(pass_of(fusion_named("fuse_norm_cast")));
+  // Takes the sum behind the gradients that fuse_norm_cast makes as well.
+  passes.push_back(pass_of(fusion_named("fuse_skip_norm_grad")));
   // After common subexpressions are merged, which would undo it.
   passes.push_back({"copy_channels_last_again", copy_channels_last_again});
   return passes;

@@ -271,7 +271,7 @@ def test_ops(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
 class Norms(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.layer, self.root = nn.LayerNorm(16), nn.RMSNorm(16)
+        self.layer, self.root = nn.LayerNorm(16), nn.RMSNorm(16, eps=1e-5)
         self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -308,3 +308,76 @@ def test_norms_take_in_the_casts_of_autocast(
     assert not any("cast" in name for name in apart) and len(apart) == len(fused), apart
     assert len(found) == len(expected) == (8 if training else 1)
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def residual_gradients(
+    module: Norms, dtype: torch.dtype, autocast: bool
+) -> tuple[str, list[torch.Tensor]]:
+    """The plan of a step through the emulation, and the gradients of the input and the parameters."""
+    torch.manual_seed(1)
+    x = torch.randn(3, 7, 16).to(dtype).requires_grad_()
+    model = ORTModule(copy.deepcopy(module).to(dtype))
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        y = model(x)
+    y.square().sum().backward()
+    report = last_run_report(model)
+    assert report["planned_peak_bytes"] == report["measured_peak_bytes"]
+    (piece,) = model._compiler.pieces
+    return piece.compiled.text("plan"), [x.grad, *(p.grad for p in model.parameters())]
+
+
+@emulated
+@pytest.mark.parametrize(
+    ("dtype", "autocast"),
+    [(torch.float32, False), (torch.float32, True), (torch.bfloat16, False)],
+)
+def test_norms_add_the_gradient_that_goes_around_them(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, autocast: bool
+) -> None:
+    """One addition of the unrounded gradient: float32 keeps its bits, 16 bits err less."""
+    monkeypatch.setenv("ORTMODULE_CUDA_EMULATION", "1")
+    torch.manual_seed(0)
+    module = Norms()
+    plan, found = residual_gradients(module, dtype, autocast)
+    prefix = "cast_" if autocast else ""
+    for norm in ("layer_norm", "simplified_layer_norm"):
+        assert plan.count(f" {prefix}skip_{norm}_grad_cuda") == 1, plan
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", "1")
+    _, recomputed = residual_gradients(module, dtype, autocast)
+    assert all(torch.equal(*pair) for pair in zip(found, recomputed, strict=True))
+    monkeypatch.delenv("ORTMODULE_MEMORY_OPT_LEVEL")
+    monkeypatch.setenv("ORTMODULE_DISABLE_PASSES", "fuse_skip_norm_grad")
+    plan, apart = residual_gradients(module, dtype, autocast)
+    assert not re.search(r"skip_\w*grad_cuda", plan), plan
+    if dtype == torch.float32:
+        assert all(torch.equal(*pair) for pair in zip(found, apart, strict=True))
+    exact = copy.deepcopy(module).to(dtype).double()
+    torch.manual_seed(1)
+    x = torch.randn(3, 7, 16).to(dtype).double().requires_grad_()
+    exact(x).square().sum().backward()
+    wanted = [x.grad, *(p.grad for p in exact.parameters())]
+    eps = torch.finfo(torch.bfloat16 if autocast else dtype).eps
+    for mine, without, expected in zip(found, apart, wanted, strict=True):
+        errors = [(g.double() - expected).abs().max() for g in (mine, without)]
+        assert errors[0] <= 1.5 * errors[1] + eps * expected.abs().max()
+
+
+@emulated
+def test_gradients_of_gradients_go_through_the_sum_behind_a_norm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ORTMODULE_CUDA_EMULATION", "1")
+    torch.manual_seed(0)
+    module, values = Norms(), torch.randn(3, 7, 16)
+
+    def second(model: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+        (dx,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+        dx.sin().sum().backward()
+        return [x.grad, *(p.grad for p in model.parameters() if p.grad is not None)]
+
+    expected = second(copy.deepcopy(module).double(), values.double().requires_grad_())
+    model = ORTModule(module)
+    found = second(model, values.clone().requires_grad_())
+    assert len(found) == len(expected) > 4
+    for mine, exact in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, exact.float(), rtol=1e-4, atol=1e-4)

@@ -1,5 +1,6 @@
 // LayerNormalization, SkipLayerNormalization and LayerNormalizationGrad as in cpu/layer_norm.cpp,
-// also with y rounded to 16 bits, or dy in them; method and bytes moved: norm.cuh.
+// also with y rounded to 16 bits, dy in them, or a sum that goes around the norm added to the
+// gradient; method and bytes moved: norm.cuh.
 #include "base/error.h"
 #include "kernels/cuda/norm.cuh"
 
@@ -37,6 +38,7 @@ void run_gradient(const KernelArgs& args) {
   b.scale = args.in[2].as<T>();
   b.mean = args.in[3].as<C>();
   b.inv_std_dev = args.in[4].as<C>();
+  b.dsum = data_or_null<T>(args.in, 5);
   b.dx = args.out[0].as<T>();
   b.dscale = data_or_null<T>(args.out, 1);
   b.dbias = data_or_null<T>(args.out, 2);
@@ -103,8 +105,22 @@ REGISTER_KERNEL({.op = "LayerNormalizationGrad",
                  .run = run_layer_norm_grad,
                  .workspace_bytes = norm_grad_workspace<true>,
                  .inplace = true});
+REGISTER_KERNEL({.op = "SkipLayerNormalizationGrad",
+                 .name = "skip_layer_norm_grad_cuda",
+                 .device = Device::CUDA,
+                 .dtypes = kAllFloats,
+                 .run = run_layer_norm_grad,
+                 .workspace_bytes = norm_grad_workspace<true>,
+                 .inplace = true});
 REGISTER_KERNEL({.op = "CastLayerNormalizationGrad",
                  .name = "cast_layer_norm_grad_cuda",
+                 .device = Device::CUDA,
+                 .dtypes = kAllFloats,
+                 .run = run_cast_layer_norm_grad,
+                 .workspace_bytes = norm_grad_workspace<true>,
+                 .inplace = true});
+REGISTER_KERNEL({.op = "CastSkipLayerNormalizationGrad",
+                 .name = "cast_skip_layer_norm_grad_cuda",
                  .device = Device::CUDA,
                  .dtypes = kAllFloats,
                  .run = run_cast_layer_norm_grad,

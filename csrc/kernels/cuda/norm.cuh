@@ -7,8 +7,11 @@
 // thread can keep the sums of its columns (kSummedBytes), the block that computes rows of dx adds
 // them up; else a kernel of its own. Rows are added up in the computation type, in a tree of
 // threads: results agree with the CPU's to rounding. y and dy may have 16 bits where x has 32.
-// Bytes moved: x and y once (forward); dy, x and dx once and, of rows that are too long for sums in
-// registers, dy and x once more (gradient).
+// A gradient that goes around the norm (dsum) is added to dx in registers, and the sum is rounded
+// once: for float32 and float64 the bits of dx and an Add, since contraction is off; with 16 bits
+// one rounding less.
+// Bytes moved: x and y once (forward); dy, x, dx and dsum once and, of rows that are too long for
+// sums in registers, dy and x once more (gradient).
 #pragma once
 
 #include "kernels/cuda/half_conversion.cuh"
@@ -185,6 +188,7 @@ struct NormBackward {
   const D* dy = nullptr;
   const T *x = nullptr, *scale = nullptr;
   const C *mean = nullptr, *inv_std_dev = nullptr;
+  const T* dsum = nullptr;  // of dx; null: nothing is added
   T* dx = nullptr;
   T *dscale = nullptr, *dbias = nullptr;
   C* partials = nullptr;  // [row blocks, 1 or (kCentered) 2, columns]
@@ -204,7 +208,8 @@ struct AddSums {
   }
 };
 
-template <class Backward, int kCount, bool kCentered>
+/// kAdds: whether b.dsum is there.
+template <class Backward, int kCount, bool kCentered, bool kAdds>
 __global__ __launch_bounds__(kMostRowThreads) void norm_backward_cuda(ORTM_GRID_CONSTANT(Backward)
                                                                           b) {
   using T = typename Backward::Element;
@@ -213,15 +218,17 @@ __global__ __launch_bounds__(kMostRowThreads) void norm_backward_cuda(ORTM_GRID_
   ORTM_DYNAMIC_SHARED(GradientSums<C>, scratch);
   const RowOfThread at(b.lanes, b.rows);
   const int64_t base = at.row * b.columns;
-  // Values of a step: g = dy scale, then h.
-  HeldRow<C, kCount, 2 * kCount, kHeldElements / kCount> row(at.exists ? b.columns : 0, at.lane,
-                                                             b.lanes);
-  using Values = C[2 * kCount];
+  // Values of a step: g = dy scale, then h, then dsum. Of three doubles each, fewer are kept.
+  constexpr int kValues = (kAdds ? 3 : 2) * kCount;
+  constexpr int kHeld = kAdds && sizeof(C) > sizeof(float) ? kHeldElements / 2 : kHeldElements;
+  HeldRow<C, kCount, kValues, kHeld / kCount> row(at.exists ? b.columns : 0, at.lane, b.lanes);
+  using Values = C[kValues];
   const C mean = kCentered && at.exists ? b.mean[at.row] : C(0);
   const C inv = at.exists ? b.inv_std_dev[at.row] : C(0);
   const auto load = [&](int64_t i, Values& v) {
     load_computed<D, kCount>(v, b.dy + base + i);
     load_computed<T, kCount>(v + kCount, b.x + base + i);
+    if constexpr (kAdds) load_computed<T, kCount>(v + 2 * kCount, b.dsum + base + i);
 #pragma unroll
     for (int k = 0; k < kCount; ++k) v[kCount + k] = normalized(v[kCount + k], mean, inv);
     if (!b.scale) return;
@@ -245,6 +252,10 @@ __global__ __launch_bounds__(kMostRowThreads) void norm_backward_cuda(ORTM_GRID_
 #pragma unroll
     for (int k = 0; k < kCount; ++k)
       v[k] = normalized_gradient(v[k], v[kCount + k], inv, mean_g, mean_gh);
+    if constexpr (kAdds) {
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) v[k] += v[2 * kCount + k];
+    }
     store_computed<T, kCount>(b.dx + base + i, v);
   });
 }
@@ -338,7 +349,7 @@ inline constexpr int kSummedBlocks = kCount > 1 && sizeof(typename Backward::C) 
 
 /// dx of the rows of part blockIdx.x, as norm_backward_cuda, and partials[part], as
 /// norm_column_sums_cuda. A group of lanes goes through rows of its own.
-template <class Backward, int kCount, bool kCentered>
+template <class Backward, int kCount, bool kCentered, bool kAdds>
 __global__ __launch_bounds__(
     kMostRowThreads,
     (kSummedBlocks<Backward, kCount>)) void norm_backward_and_sums_cuda(ORTM_GRID_CONSTANT(Backward)
@@ -366,25 +377,27 @@ __global__ __launch_bounds__(
     const C mean = kCentered && count ? b.mean[row] : C(0);
     const C inv = count ? b.inv_std_dev[row] : C(0);
     C dy[kEach] = {}, h[kEach] = {};
+    Words<T, kCount> dsum[kSteps];
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       if (column(s) >= count) continue;
       load_computed<D, kCount>(dy + s * kCount, b.dy + row * b.columns + column(s));
       load_computed<T, kCount>(h + s * kCount, b.x + row * b.columns + column(s));
+      if constexpr (kAdds) dsum[s] = Words<T, kCount>::load(b.dsum + row * b.columns + column(s));
     }
     GradientSums<C> of_row{0, 0};
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       if (column(s) >= count) continue;
-      C scale[kCount];
-      if (b.scale) load_computed<T, kCount>(scale, b.scale + column(s));
+      Words<T, kCount> scale;
+      if (b.scale) scale = Words<T, kCount>::load(b.scale + column(s));
 #pragma unroll
       for (int k = 0; k < kCount; ++k) {
         const int e = s * kCount + k;
         h[e] = normalized(h[e], mean, inv);
         sums[e] += dy[e] * h[e];
         if constexpr (kCentered) sums[kEach + e] += dy[e];
-        if (b.scale) dy[e] *= scale[k];  // g from here on
+        if (b.scale) dy[e] *= widened(scale[k]);  // g from here on
         if constexpr (kCentered) of_row.g += dy[e];
         of_row.gh += dy[e] * h[e];
       }
@@ -398,6 +411,10 @@ __global__ __launch_bounds__(
 #pragma unroll
       for (int k = 0; k < kCount; ++k)
         dx[k] = normalized_gradient(dy[s * kCount + k], h[s * kCount + k], inv, mean_g, mean_gh);
+      if constexpr (kAdds) {
+#pragma unroll
+        for (int k = 0; k < kCount; ++k) dx[k] += widened(dsum[s][k]);
+      }
       store_computed<T, kCount>(b.dx + row * b.columns + column(s), dx);
     }
   }
@@ -450,7 +467,7 @@ size_t norm_grad_workspace(const StepFacts& facts) {
 }
 
 /// dx, and the column sums in their own pass.
-template <int kCount, bool kCentered, class Backward>
+template <int kCount, bool kCentered, bool kAdds, class Backward>
 void launch_norm_backward_in_passes(const KernelArgs& args, const Backward& b, bool sums) {
   using C = typename Backward::C;
   const int64_t parts = row_blocks(b.rows);
@@ -464,7 +481,7 @@ void launch_norm_backward_in_passes(const KernelArgs& args, const Backward& b, b
   const RowGroups groups = row_groups(b.columns, kHeldElements, kMostRowThreads);
   Backward rows = b;
   rows.lanes = groups.lanes;
-  ORTM_LAUNCH((norm_backward_cuda<Backward, kCount, kCentered>),
+  ORTM_LAUNCH((norm_backward_cuda<Backward, kCount, kCentered, kAdds>),
               grid_of(b.columns ? blocks_for(b.rows, groups.rows()) : 0),
               static_cast<unsigned>(groups.threads), sizeof(GradientSums<C>) * kWarp, args.context,
               rows);
@@ -472,7 +489,7 @@ void launch_norm_backward_in_passes(const KernelArgs& args, const Backward& b, b
 
 /// First the column sums, then dx, then the other gradients: each output may take the storage of an
 /// operand of its size.
-template <int kCount, bool kCentered, class Backward>
+template <int kCount, bool kCentered, bool kAdds, class Backward>
 void launch_norm_backward(const KernelArgs& args, Backward b) {
   using C = typename Backward::C;
   using T = typename Backward::Element;
@@ -483,13 +500,13 @@ void launch_norm_backward(const KernelArgs& args, Backward b) {
     b.lanes = groups.lanes;
     const size_t threads = static_cast<size_t>(groups.threads);
     const int64_t rows = rows_per_summed_part(b.rows);
-    ORTM_LAUNCH((norm_backward_and_sums_cuda<Backward, kCount, kCentered>),
+    ORTM_LAUNCH((norm_backward_and_sums_cuda<Backward, kCount, kCentered, kAdds>),
                 grid_of(blocks_for(b.rows, rows)), static_cast<unsigned>(threads),
                 std::max(sizeof(GradientSums<C>) * kWarp,
                          groups.rows() > 1 ? sizeof(C) * kSums * kSummedElements<T> * threads : 0),
                 args.context, b, rows);
   } else {
-    launch_norm_backward_in_passes<kCount, kCentered>(args, b, sums);
+    launch_norm_backward_in_passes<kCount, kCentered, kAdds>(args, b, sums);
   }
   const int64_t parts = gradient_parts({b.rows, b.columns}, sizeof(C));
   T* const results[] = {b.dscale, b.dbias};
@@ -508,10 +525,15 @@ void run_norm_backward(const KernelArgs& args, Backward b) {
   b.rows = shape.rows;
   b.columns = shape.columns;
   b.partials = static_cast<ComputeOf<T>*>(args.workspace);
-  if (rows_are_vectors<T>(b.columns, b.dy, b.x, b.scale, b.dx)) {
-    launch_norm_backward<kVectorCount<T>, kCentered>(args, b);
+  const bool vectors = rows_are_vectors<T>(b.columns, b.dy, b.x, b.scale, b.dsum, b.dx);
+  if (vectors && b.dsum) {
+    launch_norm_backward<kVectorCount<T>, kCentered, true>(args, b);
+  } else if (vectors) {
+    launch_norm_backward<kVectorCount<T>, kCentered, false>(args, b);
+  } else if (b.dsum) {
+    launch_norm_backward<1, kCentered, true>(args, b);
   } else {
-    launch_norm_backward<1, kCentered>(args, b);
+    launch_norm_backward<1, kCentered, false>(args, b);
   }
 }
 

@@ -1,5 +1,6 @@
 // SimplifiedLayerNormalization (RMS norm) and its gradient as in cpu/simplified_layer_norm.cpp,
-// also with y rounded to 16 bits, or dy in them; method and bytes moved: norm.cuh.
+// also with y rounded to 16 bits, dy in them, or a sum that goes around the norm added to the
+// gradient; method and bytes moved: norm.cuh.
 #include "kernels/cuda/norm.cuh"
 
 namespace ortmodule::cuda {
@@ -22,6 +23,7 @@ void run_rms_gradient(const KernelArgs& args) {
   b.x = args.in[1].as<T>();
   b.scale = args.in[2].as<T>();
   b.inv_std_dev = args.in[3].as<ComputeOf<T>>();
+  b.dsum = data_or_null<T>(args.in, 4);
   b.dx = args.out[0].as<T>();
   b.dscale = data_or_null<T>(args.out, 1);
   run_norm_backward<false>(args, b);
@@ -61,8 +63,22 @@ REGISTER_KERNEL({.op = "CastSimplifiedLayerNormalizationGrad",
                  .run = run_cast_rms_norm_grad,
                  .workspace_bytes = norm_grad_workspace<false>,
                  .inplace = true});
+REGISTER_KERNEL({.op = "CastSkipSimplifiedLayerNormalizationGrad",
+                 .name = "cast_skip_simplified_layer_norm_grad_cuda",
+                 .device = Device::CUDA,
+                 .dtypes = kAllFloats,
+                 .run = run_cast_rms_norm_grad,
+                 .workspace_bytes = norm_grad_workspace<false>,
+                 .inplace = true});
 REGISTER_KERNEL({.op = "SimplifiedLayerNormalizationGrad",
                  .name = "simplified_layer_norm_grad_cuda",
+                 .device = Device::CUDA,
+                 .dtypes = kAllFloats,
+                 .run = run_rms_norm_grad,
+                 .workspace_bytes = norm_grad_workspace<false>,
+                 .inplace = true});
+REGISTER_KERNEL({.op = "SkipSimplifiedLayerNormalizationGrad",
+                 .name = "skip_simplified_layer_norm_grad_cuda",
                  .device = Device::CUDA,
                  .dtypes = kAllFloats,
                  .run = run_rms_norm_grad,

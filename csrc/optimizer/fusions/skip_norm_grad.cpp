@@ -1,0 +1,52 @@
+// Fuses the gradient of a norm with the sum of dx and the gradient that goes around the norm, as in
+// blocks x + f(norm(x)): dx is added to in registers, and a kernel that reads two tensors and
+// writes one vanishes. On CUDA, where both are bound by memory. After the gradient is built, and
+// after fuse_norm_cast. The ops are in ops/layer_norm.cpp and ops/rms_norm.cpp.
+
+#include "ops/infer_rules.h"
+#include "optimizer/edit.h"
+#include "optimizer/rewrite.h"
+
+namespace ortmodule {
+namespace {
+
+/// Whether `value` is a view that changes the order of elements or their number: a pointwise group
+/// reads it as it lies, the gradient's kernel would need a copy.
+bool is_rearranged(const Value& value) {
+  const Node* node = value.producer();
+  if (!node || !is_view(*node)) return false;
+  const bool keeps_order = op_def(node->op).view == same_view || node->op == "Reshape" ||
+                           node->op == "Squeeze" || node->op == "Unsqueeze";
+  return !keeps_order || is_rearranged(*node->input(0));
+}
+
+Reason reject_sum(const Match& match) {
+  if (match.dtype("dsum") != match.dtype("x")) return "the types of dx and dsum differ";
+  if (match.dims("dsum") != match.dims("x")) return "dsum is broadcast";
+  if (is_rearranged(*match.value("dsum"))) return "dsum is a view that may need a copy";
+  return {};
+}
+
+const RuleSet kRules = {{.name = "SkipLayerNormalizationGrad",
+                         .fused_op = "SkipLayerNormalizationGrad",
+                         .reject = reject_sum},
+                        {.name = "CastSkipLayerNormalizationGrad",
+                         .fused_op = "CastSkipLayerNormalizationGrad",
+                         .reject = reject_sum},
+                        {.name = "SkipSimplifiedLayerNormalizationGrad",
+                         .fused_op = "SkipSimplifiedLayerNormalizationGrad",
+                         .reject = reject_sum},
+                        {.name = "CastSkipSimplifiedLayerNormalizationGrad",
+                         .fused_op = "CastSkipSimplifiedLayerNormalizationGrad",
+                         .reject = reject_sum}};
+
+bool fuse_skip_norm_grad(Graph& graph, PassContext& context) {
+  return context.device() == Device::CUDA && context.stage() == Stage::Joint &&
+         apply_rules(graph, kRules, context);
+}
+
+}  // namespace
+
+REGISTER_FUSION(fuse_skip_norm_grad, fuse_skip_norm_grad);
+
+}  // namespace ortmodule
