@@ -133,6 +133,12 @@ Node* only_reader(const Value& value, std::string_view op) {
   return reader->op == op ? reader : nullptr;
 }
 
+bool is_made_for_one_reader(const Value& value) {
+  const Node* node = value.producer();
+  return node && op_def(node->op).kind == OpKind::Pointwise && value.uses().size() == 1 &&
+         !value.is_graph_output();
+}
+
 bool is_plain_gemm(const Node& node) {
   return node.op == "Gemm" && !node.attrs.flag("transA") && node.attrs.number("alpha", 1.0) == 1 &&
          node.attrs.number("beta", 1.0) == 1;

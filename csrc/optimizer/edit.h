@@ -53,6 +53,10 @@ bool is_stored_exactly(const Scalar& scalar, DType dtype);
 /// The only reader of a value, if it is such a node; null if the value has others.
 Node* only_reader(const Value& value, std::string_view op);
 
+/// Whether a pointwise op makes `value` for one reader alone. If that is pointwise, too, one group
+/// computes both and the value needs no memory.
+bool is_made_for_one_reader(const Value& value);
+
 /// Whether a Gemm is the product and its bias, without factors and with A as it is.
 bool is_plain_gemm(const Node& node);
 

@@ -381,3 +381,39 @@ def test_gradients_of_gradients_go_through_the_sum_behind_a_norm(
     assert len(found) == len(expected) > 4
     for mine, exact in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, exact.float(), rtol=1e-4, atol=1e-4)
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm, self.drop = nn.Linear(16, 16), nn.LayerNorm(16), nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.drop(self.layer(x))
+        return self.norm(x).float() * x
+
+
+@emulated
+@pytest.mark.parametrize("autocast", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_residual_sum_stays_with_the_ops_that_make_its_operand(
+    monkeypatch: pytest.MonkeyPatch, training: bool, autocast: bool
+) -> None:
+    """Dropout or the cast of autocast adds; alone, the product has the bias and the norm the sum."""
+    torch.manual_seed(0)
+    module, x = Residual().train(training), torch.randn(3, 7, 16)
+
+    def run() -> tuple[str, torch.Tensor]:
+        model = ORTModule(copy.deepcopy(module))
+        torch.manual_seed(1)
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            y = model(x)
+        return training_piece(model._compiler).text("plan"), y
+
+    _, expected = run()
+    monkeypatch.setenv("ORTMODULE_CUDA_EMULATION", "1")
+    plan, found = run()
+    grouped = re.search(r"\[Add (Dropout )?(Cast )?Add\]", plan) is not None
+    assert grouped == (training or autocast), plan
+    assert (re.search(r"skip_layer_norm(_cast)?_cuda", plan) is None) == grouped, plan
+    torch.testing.assert_close(found, expected, rtol=1e-2 if autocast else 1e-5, atol=1e-2)

@@ -23,6 +23,9 @@ bool is_rearranged(const Value& value) {
 Reason reject_sum(const Match& match) {
   if (match.dtype("dsum") != match.dtype("x")) return "the types of dx and dsum differ";
   if (match.dims("dsum") != match.dims("x")) return "dsum is broadcast";
+  // Its group would write dsum instead of the sum, which the readers in the group would read again.
+  if (is_made_for_one_reader(*match.value("dsum")))
+    return "the pointwise op that makes dsum adds it, too";
   if (is_rearranged(*match.value("dsum"))) return "dsum is a view that may need a copy";
   return {};
 }
