@@ -18,4 +18,5 @@ def cases() -> list[Case]:
         case(_NORM, lambda n: (normal(n, 131), [131], normal(131)), label="-wide"),
         case(_NORM, lambda n: (normal(n, 3, dtype=_BF16), [3], normal(3, dtype=_BF16)),
              label="-bf16"),
+        case(_NORM, lambda n: (1e-3 * normal(n, 64, dtype=_BF16), [64]), label="-small-bf16"),
     ]  # fmt: skip

@@ -2,10 +2,9 @@
 // spatial dimensions, groups, dilation. Scratch is planned and bounded (convolution_problem.h), the
 // algorithm is deterministic and chosen within the bound (algorithm_choice.h). The bias and its
 // gradient are steps of our own kernels. What is refused here is ATen's, and so is what turns out
-// to have no algorithm, to be clearly slower (cuDNN's graph API, which torch calls, has faster
-// kernels for row-major images of 16 bits), or has cuDNN switched off: copied into planned memory
-// by plans that did not know, which is why runs are measured (`inexact`), and by ATen's own kernel
-// in later plans.
+// to have no algorithm, to be clearly slower than cuDNN's graph API, which torch calls, or has
+// cuDNN switched off: copied into planned memory by plans that did not know, which is why runs are
+// measured (`inexact`), and by ATen's own kernel in later plans.
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
