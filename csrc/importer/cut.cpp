@@ -34,8 +34,9 @@ std::vector<const char*> body_names(const OnnxNode& node) {
   if (node.op == "If") return {"then_branch", "else_branch"};
   if (node.domain.empty()) return {"body"};
   std::vector<const char*> names{"decoder"};
-  for (const auto& [name, value] : node.attrs)
-    if (name == "init_decoder") names.push_back("init_decoder");
+  for (const char* other : {"init_decoder", "encoder"})
+    if (std::ranges::any_of(node.attrs, [&](const auto& attr) { return attr.first == other; }))
+      names.push_back(other);
   return names;
 }
 

@@ -36,9 +36,54 @@ void check_decoder(const ControlCall& c, const OnnxGraph& decoder) {
   }
 }
 
+void check_types(const ControlCall& c, std::string_view of, const std::vector<OnnxValue>& values,
+                 size_t integers) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    const DType wanted = i < integers ? DType::Int32 : DType::Float32;
+    if (values[i].type.dtype != wanted)
+      c.unsupported(str("'", values[i].name, "' of its ", of, " must be ", name_of(wanted)));
+  }
+}
+
+// The decoder takes tokens, the texts' mask, perhaps what the encoder made of the texts, and keys
+// and values [rows, heads, length, size] of each layer: of the tokens so far, then of the texts. It
+// returns scores, and keys and values with the tokens. The encoder takes texts and their mask, and
+// returns keys and values of the texts; given first tokens, too, all that a first step makes.
+void check_encoder_and_decoder(const ControlCall& c) {
+  const OnnxGraph &encoder = c.subgraph("encoder"), &decoder = c.subgraph("decoder");
+  const size_t first_past = decoder.inputs.size() % 2 != 0 ? 3 : 2;
+  const size_t past = decoder.outputs.size() - 1;
+  const bool steps = encoder.inputs.size() == 3;
+  const size_t made = steps ? 2 + 2 * past : past;
+  if (past < 2 || past % 2 != 0 || decoder.inputs.size() != first_past + 2 * past ||
+      encoder.outputs.size() != made || (!steps && (encoder.inputs.size() != 2 || first_past != 2)))
+    c.unsupported(str("its encoder and decoder must have keys and values of all layers, of texts ",
+                      "and of tokens, but found ", encoder.inputs.size(), " and ",
+                      decoder.inputs.size(), " inputs, ", encoder.outputs.size(), " and ",
+                      decoder.outputs.size(), " outputs"));
+  check_types(c, "encoder", encoder.inputs, encoder.inputs.size());
+  check_types(c, "encoder", encoder.outputs, 0);
+  check_types(c, "decoder", decoder.inputs, 2);
+  check_types(c, "decoder", decoder.outputs, 0);
+  for (size_t i = first_past; i < first_past + past; ++i) {
+    const OnnxType& type = decoder.inputs[i].type;
+    if (!type.dims || type.dims->size() != 4 || !is_number((*type.dims)[1]) ||
+        !is_number((*type.dims)[3]))
+      c.unsupported(str("the past '", decoder.inputs[i].name,
+                        "' must be [batch, heads, length, size] with numbers of heads and size"));
+  }
+}
+
 std::vector<ImportedRef> import_search(const ControlCall& c) {
-  if (c.integer("model_type", 0) != 0 || c.find("encoder"))
-    c.unsupported("a search must be that of a decoder alone (model_type 0)");
+  const int64_t type = c.integer("model_type", 0);
+  if (type == 1 && c.node.op == "BeamSearch" && c.find("encoder")) {
+    check_encoder_and_decoder(c);
+    c.run_subgraph("its tokens are made one after the other");
+  }
+  if (type != 0 || c.find("encoder"))
+    c.unsupported(
+        "a search must be that of a decoder alone (model_type 0), or one for beams with an encoder "
+        "(model_type 1)");
   check_decoder(c, c.subgraph("decoder"));
   if (c.find("init_decoder")) check_decoder(c, c.subgraph("init_decoder"));
   c.run_subgraph("its tokens are made one after the other");

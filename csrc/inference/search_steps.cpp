@@ -12,149 +12,10 @@
 
 #include "base/error.h"
 #include "inference/beam_hypotheses.h"
-#include "inference/segmented_run.h"
+#include "inference/search_decoder.h"
 
 namespace ortmodule {
 namespace {
-
-constexpr size_t kFirstPast = 3;  // of the decoder's inputs
-
-/// Operands and attributes of a search.
-class SearchNode {
- public:
-  SearchNode(const OnnxNode& node, const SegmentedRun::Values& values)
-      : node_(node), values_(values) {}
-
-  const OnnxNode& node() const { return node_; }
-  const HostTensorView* optional(size_t i) const {
-    if (i >= node_.inputs.size() || node_.inputs[i].empty()) return nullptr;
-    const auto value = values_.find(node_.inputs[i]);
-    ORTM_CHECK(value != values_.end() && value->second.tensors.size() == 1, "[run] ", node_.op,
-               " '", node_.name, "' must have a tensor as operand ", i);
-    return &value->second.tensors[0].view;
-  }
-  template <class T>
-  std::vector<T> list(size_t i, DType dtype) const {
-    const HostTensorView* view = optional(i);
-    if (!view) return {};
-    ORTM_CHECK(view->dtype == dtype, "[run] operand ", i, " of ", node_.op, " '", node_.name,
-               "' must be ", name_of(dtype), ", but found ", name_of(view->dtype));
-    const T* data = static_cast<const T*>(view->data);
-    return {data, data + element_count(view->sizes)};
-  }
-  std::vector<int32_t> integers(size_t i) const { return list<int32_t>(i, DType::Int32); }
-  template <class T>
-  T first(const std::vector<T>& values, T fallback) const {
-    return values.empty() ? fallback : values.front();
-  }
-  int64_t integer(size_t i, int32_t fallback) const { return first(integers(i), fallback); }
-  float number(size_t i, float fallback) const {
-    return first(list<float>(i, DType::Float32), fallback);
-  }
-  int64_t attr(std::string_view name, int64_t fallback) const {
-    for (const auto& [key, value] : node_.attrs)
-      if (const auto* number = std::get_if<int64_t>(&value); number && key == name) return *number;
-    return fallback;
-  }
-  float real_attr(std::string_view name, double fallback) const {
-    for (const auto& [key, value] : node_.attrs)
-      if (const auto* number = std::get_if<double>(&value); number && key == name)
-        return static_cast<float>(*number);
-    return static_cast<float>(fallback);
-  }
-
- private:
-  const OnnxNode& node_;
-  const SegmentedRun::Values& values_;
-};
-
-/// The decoder with what it keeps from step to step. A row is a text, or one of its beams.
-class SearchDecoder {
- public:
-  SearchDecoder(SegmentedRun& run, const Segment::Outcome& outcome,
-                const SegmentedRun::Values& values, int64_t rows)
-      : run_(run), outcome_(outcome), values_(values), rows_(rows) {}
-
-  /// Scores [rows, size] of the token behind the last of each row; `tokens` [rows, count]. `mask`:
-  /// by token so far; `positions` [rows, count].
-  const float* step(const std::vector<int32_t>& tokens, const std::vector<int32_t>& positions,
-                    const std::vector<int32_t>& mask) {
-    const auto count = static_cast<int64_t>(tokens.size()) / rows_;
-    const bool first = past_.empty();
-    const size_t which = first && outcome_.bodies.size() > 1 ? 1 : 0;
-    if (first) start(which);
-    std::vector<PassedValue> inputs{tensor(tokens, count), tensor(positions, count),
-                                    tensor(mask, static_cast<int64_t>(mask.size()) / rows_)};
-    std::move(past_.begin(), past_.end(), std::back_inserter(inputs));
-    std::vector<PassedValue> outputs = run_body(run_, outcome_, values_, which, std::move(inputs));
-    for (const PassedValue& output : outputs)
-      ORTM_CHECK(output.kind == ValueForm::Kind::Tensor, "[run] a decoder must return tensors");
-    past_.assign(std::make_move_iterator(outputs.begin() + 1),
-                 std::make_move_iterator(outputs.end()));
-    scores_ = std::move(outputs.at(0));
-    const HostTensorView& view = scores_.tensors.at(0).view;
-    ORTM_CHECK(view.dtype == DType::Float32 && view.sizes.size() == 3 && view.sizes[0] == rows_ &&
-                   view.sizes[1] == count && view.sizes[2] > 0 && view.strides.empty(),
-               "[run] scores of a decoder must be float32 [", rows_, ", ", count,
-               ", tokens], but found ", name_of(view.dtype), " with ", view.sizes.size(),
-               " dimensions");
-    size_ = view.sizes[2];
-    step_length_ = count;
-    return static_cast<const float*>(view.data);
-  }
-  /// Those of a row, of the last step.
-  const float* scores_of(const float* all, int64_t row) const {
-    return all + ((row + 1) * step_length_ - 1) * size_;
-  }
-  int64_t size() const { return size_; }
-
-  /// Row i goes on with the past of row rows[i].
-  void choose(const std::vector<int32_t>& rows) {
-    for (PassedValue& value : past_) {
-      const HostTensorView from = value.tensors.at(0).view;
-      ORTM_CHECK(from.sizes.size() == 5 && from.sizes[1] == rows_ && from.strides.empty(),
-                 "[run] what a decoder returns of the past must be [2, ", rows_,
-                 ", heads, length, size]");
-      PassedTensor chosen = run_.allocate(from.dtype, from.sizes);
-      const auto row =
-          static_cast<size_t>(element_count(from.sizes) / 2 / rows_) * size_of(from.dtype);
-      auto* to = static_cast<char*>(const_cast<void*>(chosen.view.data));  // NOLINT: its owner's
-      const auto* data = static_cast<const char*>(from.data);
-      for (size_t half = 0; half < 2; ++half)
-        for (const int32_t source : rows) {
-          std::memcpy(to, data + (half * rows.size() + static_cast<size_t>(source)) * row, row);
-          to += row;
-        }
-      value.tensors[0] = std::move(chosen);
-    }
-  }
-
- private:
-  PassedValue tensor(const std::vector<int32_t>& numbers, int64_t columns) {
-    PassedTensor made = run_.allocate(DType::Int32, {rows_, columns});
-    std::memcpy(const_cast<void*>(made.view.data), numbers.data(),  // NOLINT: its owner's
-                numbers.size() * sizeof(int32_t));
-    return {ValueForm::Kind::Tensor, {std::move(made)}};
-  }
-
-  // An empty past.
-  void start(size_t which) {
-    const OnnxGraph& graph = *outcome_.bodies.at(which)->part()->graph;
-    for (size_t i = kFirstPast; i < graph.inputs.size(); ++i) {
-      const OnnxType& type = graph.inputs[i].type;
-      const auto size = [&](size_t axis) { return std::get<int64_t>(type.dims->at(axis)); };
-      past_.push_back(
-          {ValueForm::Kind::Tensor, {run_.allocate(type.dtype, {2, rows_, size(2), 0, size(4)})}});
-    }
-  }
-
-  SegmentedRun& run_;
-  const Segment::Outcome& outcome_;
-  const SegmentedRun::Values& values_;
-  int64_t rows_, size_ = 0, step_length_ = 0;
-  std::vector<PassedValue> past_;
-  PassedValue scores_;
-};
 
 class SearchStep {
  public:
@@ -170,15 +31,16 @@ class SearchStep {
     length_ = ids->sizes[1];
     ORTM_CHECK(beams_ >= 1 && beams_ <= 1024, "[run] num_beams must be from 1 to 1024, but found ",
                beams_);
-    decoder_.emplace(run, outcome, values, texts_ * beams_);
     end_ = static_cast<int32_t>(node_.attr("eos_token_id", -1));
     pad_ = static_cast<int32_t>(node_.attr("pad_token_id", -1));
+    encodes_ = node_.attr("model_type", 0) == 1;
+    if (encodes_) length_ = 1;
     most_ = node_.integer(1, 0);
     constexpr int64_t kMostTokens = 4096 * 16;
     ORTM_CHECK(most_ > length_ && most_ <= kMostTokens, "[run] max_length must be above ", length_,
                " and at most ", kMostTokens, ", but found ", most_);
     read_rules();
-    read_tokens();
+    read_tokens(outcome, values);
   }
 
   std::vector<PassedValue> run() { return searches_beams_ ? beam_search() : greedy_search(); }
@@ -212,14 +74,22 @@ class SearchStep {
   }
 
   // The tokens of each row, their positions, which padding has none of, and a mask: given, or of
-  // what is no padding.
-  void read_tokens() {
+  // what is no padding. What an encoder reads is not part of the rows.
+  void read_tokens(const Segment::Outcome& outcome, const SegmentedRun::Values& values) {
     const std::vector<int32_t> ids = node_.integers(0);
     std::vector<int32_t> mask = node_.integers(searches_beams_ ? 9 : 6);
     ORTM_CHECK(mask.empty() || mask.size() == ids.size(),
                "[run] attention_mask must be as large as the tokens");
     if (mask.empty())
       for (const int32_t id : ids) mask.push_back(id == pad_ ? 0 : 1);
+    if (encodes_) {
+      const auto start = static_cast<int32_t>(node_.attr("decoder_start_token_id", -1));
+      tokens_.assign(static_cast<size_t>(rows()), {start});
+      next_tokens_.assign(tokens_.size(), start);
+      mask_ = positions_ = next_positions_ = next_tokens_;  // not read
+      decoder_ = decoder_of_encoded(run_, outcome, values, ids, mask, texts_, beams_, start);
+      return;
+    }
     for (int64_t row = 0; row < rows(); ++row) {
       TokenRow tokens;
       int32_t position = 0;
@@ -233,6 +103,7 @@ class SearchStep {
       tokens_.push_back(std::move(tokens));
       next_positions_.push_back(position);
     }
+    decoder_ = decoder_alone(run_, outcome, values, rows());
   }
 
   // Scores of all rows, after the rules; `logarithms` of their shares.
@@ -240,7 +111,7 @@ class SearchStep {
     run_.check_terminate(node_.node());
     const bool first = is_first_;
     is_first_ = false;
-    const float* all = decoder_->step(next_tokens_, positions_, mask_);
+    decoder_->step({next_tokens_, positions_, mask_, tokens_});
     const int64_t size =
         std::clamp<int64_t>(node_.attr("vocab_size", decoder_->size()), 1, decoder_->size());
     const auto fits = [&](size_t count, int64_t wanted) {
@@ -251,7 +122,7 @@ class SearchStep {
                "[run] masks of ", node_.node().op, " must have ", size, " tokens");
     std::vector<std::vector<float>> result;
     for (int64_t row = 0; row < rows(); ++row) {
-      const float* from = decoder_->scores_of(all, row);
+      const float* from = decoder_->scores_of(row);
       std::vector<float>& to = result.emplace_back(from, from + size);
       if (logarithms) take_log_softmax(to);
       rules_.apply(tokens_[static_cast<size_t>(row)], row, first, to);
@@ -446,7 +317,8 @@ class SearchStep {
   const bool searches_beams_;
   const int64_t beams_;
   int64_t texts_ = 0, length_ = 0, most_ = 0;
-  std::optional<SearchDecoder> decoder_;
+  bool encodes_ = false;  // an encoder reads the texts
+  std::unique_ptr<SearchDecoder> decoder_;
   int32_t end_ = -1, pad_ = -1;
   ScoreRules rules_;
   std::optional<SampleRules> samples_;

@@ -96,6 +96,146 @@ def search(
     return model.SerializeToString(), arrays
 
 
+def attention(
+    weights: dict[str, Array], name: str, queries: str, keys: str, values: str, mask: str = ""
+) -> list[Any]:
+    """Of `queries` [b, s, size] on keys and values [b, heads, t, size]; the result is `name`."""
+    weights[f"{name}_q"] = np.random.default_rng(len(weights)).standard_normal((SIZE, SIZE)) * 0.4
+    scores = f"{name}_scores"
+    nodes = [
+        node("MatMul", [queries, f"{name}_q"], [f"{name}_1"]),
+        *heads(f"{name}_1", f"{name}_2"),
+        node("Transpose", [keys], [f"{name}_3"], perm=[0, 1, 3, 2]),
+        node("MatMul", [f"{name}_2", f"{name}_3"], [scores]),
+    ]
+    if mask:
+        nodes.append(node("Add", [scores, mask], [f"{name}_masked"]))
+        scores = f"{name}_masked"
+    return [
+        *nodes,
+        node("Softmax", [scores], [f"{name}_shares"], axis=-1),
+        node("MatMul", [f"{name}_shares", values], [f"{name}_4"]),
+        node("Transpose", [f"{name}_4"], [f"{name}_5"], perm=[0, 2, 1, 3]),
+        node("Reshape", [f"{name}_5", "merged"], [name]),
+    ]
+
+
+def heads(value: str, result: str) -> list[Any]:
+    """[b, s, size] as [b, heads, s, size / heads]."""
+    return [
+        node("Reshape", [value, "split"], [f"{result}_split"]),
+        node("Transpose", [f"{result}_split"], [result], perm=[0, 2, 1, 3]),
+    ]
+
+
+def projected(weights: dict[str, Array], value: str, result: str) -> list[Any]:
+    weights[f"{result}_w"] = np.random.default_rng(len(weights)).standard_normal((SIZE, SIZE)) * 0.4
+    return [node("MatMul", [value, f"{result}_w"], [f"{result}_p"]), *heads(f"{result}_p", result)]
+
+
+def stored(weights: dict[str, Array]) -> list[Any]:
+    shapes = {"split": np.array([0, 0, HEADS, -1]), "merged": np.array([0, 0, SIZE])}
+    return [
+        *(numpy_helper.from_array(w.astype("float32"), name) for name, w in weights.items()),
+        *(numpy_helper.from_array(shape, name) for name, shape in shapes.items()),
+    ]
+
+
+def masked(mask: str) -> list[Any]:
+    """Of [b, t], what is added to scores [b, heads, s, t]."""
+    return [
+        node("Cast", [mask], ["seen"], to=FLOAT),
+        node("Sub", ["seen", "one"], ["hidden"]),
+        node("Mul", ["hidden", "much"], ["less"]),
+        node("Unsqueeze", ["less", "places"], ["bias"]),
+    ]
+
+
+def decoder_parts(
+    weights: dict[str, Array], tokens: str, mask: str, past: str, text: str
+) -> list[Any]:
+    """A layer of T5's kind for each of LAYERS: keys and values `past`_{key,value}_self_i (none if
+    that is empty) and `text`_{key,value}_cross_i, new ones present_{key,value}_self_i, and logits."""
+    nodes = [node("Gather", ["tokens", tokens], ["d0"]), *masked(mask)]
+    for i in range(LAYERS):
+        for kind in ("key", "value"):
+            present = f"present_{kind}_self_{i}"
+            new = f"new_{kind}_{i}" if past else present
+            nodes += projected(weights, f"d{i}", new)
+            if past:
+                nodes.append(node("Concat", [f"{past}_{kind}_self_{i}", new], [present], axis=2))
+        self_keys = (f"present_key_self_{i}", f"present_value_self_{i}")
+        text_keys = (f"{text}_key_cross_{i}", f"{text}_value_cross_{i}")
+        nodes += attention(weights, f"self{i}", f"d{i}", *self_keys)
+        nodes.append(node("Add", [f"d{i}", f"self{i}"], [f"e{i}"]))
+        nodes += attention(weights, f"cross{i}", f"e{i}", *text_keys, "bias")
+        nodes.append(node("Add", [f"e{i}", f"cross{i}"], [f"d{i + 1}"]))
+    return [*nodes, node("MatMul", [f"d{LAYERS}", "head"], ["logits"])]
+
+
+def encoded_models(seed: int, steps: bool) -> dict[str, GraphProto]:
+    """An encoder and a decoder with random weights. `steps`: the encoder makes the first step, and the
+    decoder reads what it made of the texts, as older files have it."""
+    random = np.random.default_rng(seed)
+    shared: dict[str, Array] = {
+        "tokens": random.standard_normal((TOKENS, SIZE)),
+        "head": random.standard_normal((SIZE, TOKENS)),
+        "one": np.ones(1),
+        "much": np.full(1, 10000.0),
+    }
+    shape = [HEADS, "t", SIZE // HEADS]
+    cross = [f"{k}_cross_{i}" for i in range(LAYERS) for k in ("key", "value")]
+    own = [f"{k}_self_{i}" for i in range(LAYERS) for k in ("key", "value")]
+    weights = dict(shared)
+    nodes = [node("Gather", ["tokens", "encoder_input_ids"], ["encoder_hidden_states"])]
+    for name in cross:
+        nodes += projected(weights, "encoder_hidden_states", f"present_{name}")
+    inputs = [info(n, INT32, ["b", "t"]) for n in ("encoder_input_ids", "encoder_attention_mask")]
+    outputs = [info(f"present_{name}", FLOAT, ["b", *shape]) for name in cross]
+    places = numpy_helper.from_array(np.array([1, 2]), "places")
+    decoder_weights = dict(shared)
+    decoder_nodes = decoder_parts(
+        decoder_weights, "input_ids", "encoder_attention_mask", "past", "past"
+    )
+    if steps:
+        # With the weights that the decoder has, whose names do not depend on the past.
+        first = decoder_parts(
+            dict(shared), "decoder_input_ids", "encoder_attention_mask", "", "present"
+        )
+        nodes += first
+        names = {n for made in first for n in made.input}
+        for name, weight in decoder_weights.items():
+            weights.setdefault(name, weight)
+        for i in range(LAYERS):
+            for kind in ("key", "value"):
+                weights[f"present_{kind}_self_{i}_w"] = decoder_weights[f"new_{kind}_{i}_w"]
+        assert names <= {*weights, *(n for made in nodes for n in made.output), "split", "merged",
+                         "places", "decoder_input_ids", "encoder_attention_mask"}  # fmt: skip
+        inputs.append(info("decoder_input_ids", INT32, ["b", 1]))
+        hidden = info("encoder_hidden_states", FLOAT, ["b", "t", SIZE])
+        selves = [info(f"present_{name}", FLOAT, ["b", *shape]) for name in own]
+        outputs = [info("logits", FLOAT, ["b", 1, TOKENS]), hidden, *selves, *outputs]
+    encoder = helper.make_graph(nodes, "encoder", inputs, outputs, [*stored(weights), places])
+    reads = [info("encoder_hidden_states", FLOAT, ["b", "t", SIZE])] if steps else []
+    graph = helper.make_graph(
+        decoder_nodes,
+        "decoder",
+        [
+            info("input_ids", INT32, ["b", 1]),
+            info("encoder_attention_mask", INT32, ["b", "t"]),
+            *reads,
+            *(info(f"past_{name}", FLOAT, ["b", HEADS, "p", SIZE // HEADS]) for name in own),
+            *(info(f"past_{name}", FLOAT, ["b", *shape]) for name in cross),
+        ],
+        [
+            info("logits", FLOAT, ["b", 1, TOKENS]),
+            *(info(f"present_{name}", FLOAT, ["b", HEADS, "q", SIZE // HEADS]) for name in own),
+        ],
+        [*stored(decoder_weights), places],
+    )
+    return {"encoder": encoder, "decoder": graph}
+
+
 def prompts(seed: int = 0) -> Array:
     return np.random.default_rng(seed + 100).integers(6, TOKENS, (2, 4)).astype(np.int32)
 
@@ -175,6 +315,27 @@ def test_beam_search(name: str) -> None:
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("steps", [False, True], ids=["two inputs", "three inputs"])
+@pytest.mark.parametrize(
+    ("seed", "tokens", "options"),
+    [
+        (0, prompts(0), {}),
+        (1, prompts(1), {"early_stopping": 1}),
+        (2, PADDED, {"no_repeat_ngram_size": 2}),
+    ],
+)
+def test_beam_search_with_an_encoder(
+    seed: int, tokens: Array, options: dict[str, Any], steps: bool
+) -> None:
+    settings = {"model_type": 1, "decoder_start_token_id": PAD, **options}
+    operands = beams(tokens, length=0.8, repeated=1.2)
+    model, feeds = search("BeamSearch", operands, 2, **settings, **encoded_models(seed, steps))
+    y, scores = InferenceSession(model, ONE_THREAD).run(None, feeds)
+    expected, expected_scores = stock(model).run(None, feeds)
+    np.testing.assert_array_equal(y, expected)
+    np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=1e-5)
+
+
 def test_scores_of_all_steps() -> None:
     model, feeds = search("BeamSearch", beams(prompts(1)), 3, seed=1, eos_token_id=-1)
     *_, scores = InferenceSession(model, ONE_THREAD).run(None, feeds)
@@ -215,7 +376,7 @@ def test_a_search_can_be_ended_and_its_length_is_checked() -> None:
             session.run(None, {**feeds, "x1": np.array([length], np.int32)})
 
 
-def test_a_search_with_an_encoder_is_named() -> None:
+def test_another_search_with_an_encoder_is_named() -> None:
     model, feeds = search("GreedySearch", [prompts(), LONG], model_type=1)
-    with pytest.raises(NotImplemented, match=r"a decoder alone \(model_type 0\)"):
+    with pytest.raises(NotImplemented, match=r"a decoder alone \(model_type 0\), or one for beams"):
         InferenceSession(model, ONE_THREAD).run(None, feeds)

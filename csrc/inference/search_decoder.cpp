@@ -1,0 +1,221 @@
+#include "inference/search_decoder.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+namespace ortmodule {
+
+const float* SearchDecoder::scores_of(int64_t row) const {
+  const auto* all = static_cast<const float*>(scores_.tensors.at(0).view.data);
+  return all + ((row + 1) * step_length_ - 1) * size_;
+}
+
+std::vector<PassedValue> SearchDecoder::run_part(size_t which, std::vector<PassedValue> inputs) {
+  std::vector<PassedValue> outputs = run_body(run_, outcome_, values_, which, std::move(inputs));
+  for (PassedValue& output : outputs) {
+    ORTM_CHECK(output.kind == ValueForm::Kind::Tensor,
+               "[run] encoders and decoders of a search must return tensors");
+    output.tensors.at(0) = run_.row_major(std::move(output.tensors.at(0)));
+  }
+  return outputs;
+}
+
+PassedValue SearchDecoder::tensor(const std::vector<int32_t>& numbers, int64_t columns) {
+  PassedTensor made =
+      run_.allocate(DType::Int32, {static_cast<int64_t>(numbers.size()) / columns, columns});
+  std::memcpy(const_cast<void*>(made.view.data), numbers.data(),  // NOLINT: its owner's
+              numbers.size() * sizeof(int32_t));
+  return {ValueForm::Kind::Tensor, {std::move(made)}};
+}
+
+PassedValue SearchDecoder::zeros(DType dtype, const Sizes& sizes) {
+  PassedTensor made = run_.allocate(dtype, sizes);
+  std::memset(const_cast<void*>(made.view.data), 0,  // NOLINT: its owner's
+              static_cast<size_t>(element_count(sizes)) * size_of(dtype));
+  return {ValueForm::Kind::Tensor, {std::move(made)}};
+}
+
+PassedValue SearchDecoder::rows_of(const PassedValue& value, size_t axis,
+                                   const std::vector<int32_t>& rows) {
+  const HostTensorView from = value.tensors.at(0).view;
+  ORTM_CHECK(from.sizes.size() > axis && from.sizes[axis] > 0 && from.strides.empty(),
+             "[run] what an encoder or decoder of a search returns must have a row for each text, "
+             "but found ",
+             from.sizes.size(), " dimensions");
+  Sizes sizes = from.sizes;
+  sizes[axis] = static_cast<int64_t>(rows.size());
+  PassedTensor chosen = run_.allocate(from.dtype, sizes);
+  int64_t outer = 1;
+  for (size_t d = 0; d < axis; ++d) outer *= sizes[d];
+  const auto count = static_cast<size_t>(from.sizes[axis]);
+  const size_t row =
+      static_cast<size_t>(element_count(from.sizes) / outer) / count * size_of(from.dtype);
+  auto* to = static_cast<char*>(const_cast<void*>(chosen.view.data));  // NOLINT: its owner's
+  const auto* data = static_cast<const char*>(from.data);
+  for (size_t part = 0; part < static_cast<size_t>(outer); ++part)
+    for (const int32_t source : rows) {
+      std::memcpy(to, data + (part * count + static_cast<size_t>(source)) * row, row);
+      to += row;
+    }
+  return {ValueForm::Kind::Tensor, {std::move(chosen)}};
+}
+
+void SearchDecoder::keep_scores(PassedValue scores) {
+  scores_ = std::move(scores);
+  const HostTensorView& view = scores_.tensors.at(0).view;
+  ORTM_CHECK(view.dtype == DType::Float32 && view.sizes.size() == 3 && view.sizes[0] == rows_ &&
+                 view.sizes[1] > 0 && view.sizes[2] > 0 && view.strides.empty(),
+             "[run] scores of a decoder must be float32 [", rows_, ", length, tokens], but found ",
+             name_of(view.dtype), " with ", view.sizes.size(), " dimensions");
+  step_length_ = view.sizes[1];
+  size_ = view.sizes[2];
+}
+
+namespace {
+
+class DecoderAlone : public SearchDecoder {
+ public:
+  using SearchDecoder::SearchDecoder;
+
+  void step(const SearchInput& input) override {
+    const auto columns = [&](const std::vector<int32_t>& numbers) {
+      return static_cast<int64_t>(numbers.size()) / rows_;
+    };
+    const bool first = past_.empty();
+    const size_t which = first && outcome_.bodies.size() > 1 ? 1 : 0;
+    if (first) start(which);
+    std::vector<PassedValue> inputs{tensor(input.tokens, columns(input.tokens)),
+                                    tensor(input.positions, columns(input.positions)),
+                                    tensor(input.mask, columns(input.mask))};
+    std::move(past_.begin(), past_.end(), std::back_inserter(inputs));
+    std::vector<PassedValue> outputs = run_part(which, std::move(inputs));
+    past_.assign(std::make_move_iterator(outputs.begin() + 1),
+                 std::make_move_iterator(outputs.end()));
+    keep_scores(std::move(outputs.at(0)));
+  }
+
+  void choose(const std::vector<int32_t>& rows) override {
+    for (PassedValue& value : past_) value = rows_of(value, 1, rows);
+  }
+
+ private:
+  static constexpr size_t kFirstPast = 3;  // of the decoder's inputs
+
+  // An empty past.
+  void start(size_t which) {
+    for (size_t i = kFirstPast; i < graph(which).inputs.size(); ++i) {
+      const OnnxType& type = graph(which).inputs[i].type;
+      const auto size = [&](size_t axis) { return std::get<int64_t>(type.dims->at(axis)); };
+      past_.push_back(zeros(type.dtype, {2, rows_, size(2), 0, size(4)}));
+    }
+  }
+
+  std::vector<PassedValue> past_;
+};
+
+// Inputs of the decoder: tokens, the texts' mask, perhaps what the encoder made of the texts, keys
+// and values of the tokens so far by layer, then those of the texts. An encoder that takes three
+// inputs makes the first step itself.
+class DecoderOfEncoded : public SearchDecoder {
+ public:
+  using SearchDecoder::SearchDecoder;
+
+  void encode(const std::vector<int32_t>& ids, const std::vector<int32_t>& mask, int64_t texts,
+              int32_t start_token) {
+    const auto length = static_cast<int64_t>(ids.size()) / texts;
+    const bool steps = graph(kEncoder).inputs.size() > 2;
+    std::vector<PassedValue> inputs{tensor(ids, length), tensor(mask, length)};
+    if (steps)
+      inputs.push_back(tensor(std::vector<int32_t>(static_cast<size_t>(texts), start_token), 1));
+    std::vector<PassedValue> outputs = run_part(kEncoder, std::move(inputs));
+    std::vector<int32_t> of_beams;
+    for (int64_t row = 0; row < rows_; ++row)
+      of_beams.push_back(static_cast<int32_t>(row * texts / rows_));
+    mask_ = rows_of(tensor(mask, length), 0, of_beams);
+    for (PassedValue& output : outputs) output = rows_of(output, 0, of_beams);
+    auto next = outputs.begin();
+    if (steps) {
+      first_scores_ = std::move(*next++);
+      hidden_ = std::move(*next++);
+      for (size_t i = 0; i < past_count(); ++i) past_.push_back(std::move(*next++));
+    } else {
+      start();
+    }
+    of_texts_.assign(std::make_move_iterator(next), std::make_move_iterator(outputs.end()));
+  }
+
+  void step(const SearchInput& input) override {
+    if (first_scores_) {
+      keep_scores(std::move(*first_scores_));
+      first_scores_.reset();
+      return;
+    }
+    std::vector<PassedValue> inputs{
+        takes_one_token() ? tensor(input.tokens, 1) : whole_sequences(input), mask_};
+    if (reads_hidden()) inputs.push_back(hidden_);
+    std::move(past_.begin(), past_.end(), std::back_inserter(inputs));
+    inputs.insert(inputs.end(), of_texts_.begin(), of_texts_.end());
+    std::vector<PassedValue> outputs = run_part(kDecoder, std::move(inputs));
+    past_.assign(std::make_move_iterator(outputs.begin() + 1),
+                 std::make_move_iterator(outputs.end()));
+    keep_scores(std::move(outputs.at(0)));
+  }
+
+  // Beams of one text share what the encoder made of it.
+  void choose(const std::vector<int32_t>& rows) override {
+    for (PassedValue& value : past_) value = rows_of(value, 0, rows);
+  }
+
+ private:
+  static constexpr size_t kDecoder = 0, kEncoder = 1;  // of the outcome's bodies
+
+  size_t past_count() const { return graph(kDecoder).outputs.size() - 1; }
+  bool reads_hidden() const { return graph(kDecoder).inputs.size() % 2 != 0; }
+  bool takes_one_token() const {
+    const OnnxType& type = graph(kDecoder).inputs[0].type;
+    if (!type.dims || type.dims->size() != 2) return false;
+    const auto* length = std::get_if<int64_t>(&type.dims->back());
+    return length && *length == 1;
+  }
+
+  PassedValue whole_sequences(const SearchInput& input) {
+    std::vector<int32_t> tokens;
+    for (const TokenRow& row : input.sequences) tokens.insert(tokens.end(), row.begin(), row.end());
+    return tensor(tokens, static_cast<int64_t>(tokens.size()) / rows_);
+  }
+
+  void start() {
+    const size_t first = reads_hidden() ? 3 : 2;
+    for (size_t i = first; i < first + past_count(); ++i) {
+      const OnnxType& type = graph(kDecoder).inputs[i].type;
+      const auto size = [&](size_t axis) { return std::get<int64_t>(type.dims->at(axis)); };
+      past_.push_back(zeros(type.dtype, {rows_, size(1), 0, size(3)}));
+    }
+  }
+
+  std::optional<PassedValue> first_scores_;
+  PassedValue mask_, hidden_;
+  std::vector<PassedValue> past_, of_texts_;
+};
+
+}  // namespace
+
+std::unique_ptr<SearchDecoder> decoder_alone(SegmentedRun& run, const Segment::Outcome& outcome,
+                                             const SegmentedRun::Values& values, int64_t rows) {
+  return std::make_unique<DecoderAlone>(run, outcome, values, rows);
+}
+
+std::unique_ptr<SearchDecoder> decoder_of_encoded(SegmentedRun& run,
+                                                  const Segment::Outcome& outcome,
+                                                  const SegmentedRun::Values& values,
+                                                  const std::vector<int32_t>& ids,
+                                                  const std::vector<int32_t>& mask, int64_t texts,
+                                                  int64_t beams, int32_t start_token) {
+  auto decoder = std::make_unique<DecoderOfEncoded>(run, outcome, values, texts * beams);
+  decoder->encode(ids, mask, texts, start_token);
+  return decoder;
+}
+
+}  // namespace ortmodule

@@ -1,0 +1,70 @@
+// The decoder of a search for texts, run token by token. A row is a text, or one of its beams.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "inference/search_node.h"
+#include "inference/search_scores.h"
+
+namespace ortmodule {
+
+/// What a step of a search hands to its decoder: by row, one row after the other.
+struct SearchInput {
+  const std::vector<int32_t>& tokens;     // since the last step
+  const std::vector<int32_t>& positions;  // of these tokens
+  const std::vector<int32_t>& mask;       // by token so far
+  const std::vector<TokenRow>& sequences;
+};
+
+class SearchDecoder {
+ public:
+  SearchDecoder(SegmentedRun& run, const Segment::Outcome& outcome,
+                const SegmentedRun::Values& values, int64_t rows)
+      : run_(run), outcome_(outcome), values_(values), rows_(rows) {}
+  virtual ~SearchDecoder() = default;
+
+  /// Computes the scores of the token behind the last of each row.
+  virtual void step(const SearchInput& input) = 0;
+  /// Row i goes on with the past of row rows[i].
+  virtual void choose(const std::vector<int32_t>& rows) = 0;
+
+  /// Those of a row, of the last step.
+  const float* scores_of(int64_t row) const;
+  /// Tokens that have scores.
+  int64_t size() const { return size_; }
+
+ protected:
+  std::vector<PassedValue> run_part(size_t which, std::vector<PassedValue> inputs);
+  /// `numbers` as int32 [count / columns, columns].
+  PassedValue tensor(const std::vector<int32_t>& numbers, int64_t columns);
+  PassedValue zeros(DType dtype, const Sizes& sizes);
+  /// Row i of the result, along dimension `axis`, is row rows[i] of the value.
+  PassedValue rows_of(const PassedValue& value, size_t axis, const std::vector<int32_t>& rows);
+  void keep_scores(PassedValue scores);
+  const OnnxGraph& graph(size_t which) const { return *outcome_.bodies.at(which)->part()->graph; }
+
+  SegmentedRun& run_;
+  const Segment::Outcome& outcome_;
+  const SegmentedRun::Values& values_;
+  const int64_t rows_;
+
+ private:
+  PassedValue scores_;
+  int64_t size_ = 0, step_length_ = 0;
+};
+
+/// One that reads the texts itself, as GPT-2 does.
+std::unique_ptr<SearchDecoder> decoder_alone(SegmentedRun& run, const Segment::Outcome& outcome,
+                                             const SegmentedRun::Values& values, int64_t rows);
+
+/// One that reads what an encoder makes of the texts, as T5's does. `ids`, `mask`: of the texts;
+/// each has `beams` rows. The encoder runs now.
+std::unique_ptr<SearchDecoder> decoder_of_encoded(SegmentedRun& run,
+                                                  const Segment::Outcome& outcome,
+                                                  const SegmentedRun::Values& values,
+                                                  const std::vector<int32_t>& ids,
+                                                  const std::vector<int32_t>& mask, int64_t texts,
+                                                  int64_t beams, int32_t start_token);
+
+}  // namespace ortmodule
