@@ -80,8 +80,14 @@ class SearchStep {
     std::vector<int32_t> mask = node_.integers(searches_beams_ ? 9 : 6);
     ORTM_CHECK(mask.empty() || mask.size() == ids.size(),
                "[run] attention_mask must be as large as the tokens");
-    if (mask.empty())
-      for (const int32_t id : ids) mask.push_back(id == pad_ ? 0 : 1);
+    const auto columns = node_.optional(0)->sizes[1];
+    for (size_t i = mask.size(); i < ids.size(); ++i) {
+      // Behind the first other token an encoder sees padding, as onnxruntime's does: it may be the
+      // end of a text.
+      const bool begins = static_cast<int64_t>(i) % columns == 0;
+      const bool sees = encodes_ && !begins && mask.back() != 0;
+      mask.push_back(ids[i] == pad_ && !sees ? 0 : 1);
+    }
     if (encodes_) {
       const auto start = static_cast<int32_t>(node_.attr("decoder_start_token_id", -1));
       tokens_.assign(static_cast<size_t>(rows()), {start});

@@ -322,6 +322,7 @@ def test_beam_search(name: str) -> None:
         (0, prompts(0), {}),
         (1, prompts(1), {"early_stopping": 1}),
         (2, PADDED, {"no_repeat_ngram_size": 2}),
+        (3, PADDED[:, ::-1].copy(), {}),
     ],
 )
 def test_beam_search_with_an_encoder(
@@ -329,6 +330,8 @@ def test_beam_search_with_an_encoder(
 ) -> None:
     settings = {"model_type": 1, "decoder_start_token_id": PAD, **options}
     operands = beams(tokens, length=0.8, repeated=1.2)
+    if seed == 1:
+        operands += [None, None, (tokens != tokens[0, 0]).astype(np.int32)]
     model, feeds = search("BeamSearch", operands, 2, **settings, **encoded_models(seed, steps))
     y, scores = InferenceSession(model, ONE_THREAD).run(None, feeds)
     expected, expected_scores = stock(model).run(None, feeds)
