@@ -1,5 +1,8 @@
-// com.microsoft's searches for texts (GreedySearch, BeamSearch, Sampling): a session runs their
-// decoder token by token (inference/search_steps). Here is what their subgraphs must be.
+// com.microsoft's searches for texts (GreedySearch, BeamSearch, WhisperBeamSearch, Sampling): a
+// session runs their decoder token by token (inference/search_steps). Here is what their subgraphs
+// must be.
+#include <algorithm>
+
 #include "base/error.h"
 #include "importer/importer.h"
 #include "ops/torch_call.h"
@@ -45,25 +48,26 @@ void check_types(const ControlCall& c, std::string_view of, const std::vector<On
   }
 }
 
-// The decoder takes tokens, the texts' mask, perhaps what the encoder made of the texts, and keys
-// and values [rows, heads, length, size] of each layer: of the tokens so far, then of the texts. It
-// returns scores, and keys and values with the tokens. The encoder takes texts and their mask, and
-// returns keys and values of the texts; given first tokens, too, all that a first step makes.
-void check_encoder_and_decoder(const ControlCall& c) {
+// The decoder takes tokens, the texts' mask if `masks`, perhaps what the encoder made of the texts,
+// and keys and values [rows, heads, length, size] of each layer: of the tokens so far, then of the
+// texts. It returns scores, and keys and values with the tokens. The encoder takes texts, perhaps
+// their mask, and returns keys and values of the texts; given first tokens, too, all that a first
+// step makes.
+void check_encoder_and_decoder(const ControlCall& c, bool masks) {
   const OnnxGraph &encoder = c.subgraph("encoder"), &decoder = c.subgraph("decoder");
-  const size_t first_past = decoder.inputs.size() % 2 != 0 ? 3 : 2;
-  const size_t past = decoder.outputs.size() - 1;
-  const bool steps = encoder.inputs.size() == 3;
+  const size_t before = masks ? 2 : 1, past = decoder.outputs.size() - 1;
+  const size_t first_past = decoder.inputs.size() - std::min(decoder.inputs.size(), 2 * past);
+  const bool steps = encoder.inputs.size() == before + 1;
   const size_t made = steps ? 2 + 2 * past : past;
-  if (past < 2 || past % 2 != 0 || decoder.inputs.size() != first_past + 2 * past ||
-      encoder.outputs.size() != made || (!steps && (encoder.inputs.size() != 2 || first_past != 2)))
+  if (past < 2 || past % 2 != 0 || first_past < before || first_past > before + (steps ? 1 : 0) ||
+      encoder.outputs.size() != made || (!steps && encoder.inputs.size() != before))
     c.unsupported(str("its encoder and decoder must have keys and values of all layers, of texts ",
                       "and of tokens, but found ", encoder.inputs.size(), " and ",
                       decoder.inputs.size(), " inputs, ", encoder.outputs.size(), " and ",
                       decoder.outputs.size(), " outputs"));
-  check_types(c, "encoder", encoder.inputs, encoder.inputs.size());
+  if (masks) check_types(c, "encoder", encoder.inputs, encoder.inputs.size());
   check_types(c, "encoder", encoder.outputs, 0);
-  check_types(c, "decoder", decoder.inputs, 2);
+  check_types(c, "decoder", decoder.inputs, before);
   check_types(c, "decoder", decoder.outputs, 0);
   for (size_t i = first_past; i < first_past + past; ++i) {
     const OnnxType& type = decoder.inputs[i].type;
@@ -76,14 +80,18 @@ void check_encoder_and_decoder(const ControlCall& c) {
 
 std::vector<ImportedRef> import_search(const ControlCall& c) {
   const int64_t type = c.integer("model_type", 0);
-  if (type == 1 && c.node.op == "BeamSearch" && c.find("encoder")) {
-    check_encoder_and_decoder(c);
+  if ((type == 1 || type == 2) && c.node.op.ends_with("BeamSearch") && c.find("encoder")) {
+    for (size_t i = 3; i < c.node.outputs.size(); ++i)
+      if (!c.node.outputs[i].empty())
+        c.unsupported(
+            str("output '", c.node.outputs[i], "', of attention or silence, is not known"));
+    check_encoder_and_decoder(c, type == 1);
     c.run_subgraph("its tokens are made one after the other");
   }
   if (type != 0 || c.find("encoder"))
     c.unsupported(
         "a search must be that of a decoder alone (model_type 0), or one for beams with an encoder "
-        "(model_type 1)");
+        "(1 or 2)");
   check_decoder(c, c.subgraph("decoder"));
   if (c.find("init_decoder")) check_decoder(c, c.subgraph("init_decoder"));
   c.run_subgraph("its tokens are made one after the other");
@@ -91,6 +99,7 @@ std::vector<ImportedRef> import_search(const ControlCall& c) {
 
 const ControlRegistrar kSearches({{"GreedySearch", import_search, "com.microsoft"},
                                   {"BeamSearch", import_search, "com.microsoft"},
+                                  {"WhisperBeamSearch", import_search, "com.microsoft"},
                                   {"Sampling", import_search, "com.microsoft"}});
 
 }  // namespace

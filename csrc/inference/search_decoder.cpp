@@ -115,25 +115,28 @@ class DecoderAlone : public SearchDecoder {
   std::vector<PassedValue> past_;
 };
 
-// Inputs of the decoder: tokens, the texts' mask, perhaps what the encoder made of the texts, keys
-// and values of the tokens so far by layer, then those of the texts. An encoder that takes three
-// inputs makes the first step itself.
+// Inputs of the decoder: tokens, the texts' mask if there is one, perhaps what the encoder made of
+// the texts, keys and values of the tokens so far by layer, then those of the texts. An encoder
+// that gets the first tokens, too, makes the first step itself.
 class DecoderOfEncoded : public SearchDecoder {
  public:
   using SearchDecoder::SearchDecoder;
 
-  void encode(const std::vector<int32_t>& ids, const std::vector<int32_t>& mask, int64_t texts,
-              int32_t start_token) {
-    const auto length = static_cast<int64_t>(ids.size()) / texts;
-    const bool steps = graph(kEncoder).inputs.size() > 2;
-    std::vector<PassedValue> inputs{tensor(ids, length), tensor(mask, length)};
-    if (steps)
-      inputs.push_back(tensor(std::vector<int32_t>(static_cast<size_t>(texts), start_token), 1));
-    std::vector<PassedValue> outputs = run_part(kEncoder, std::move(inputs));
+  void encode(const EncodedTexts& encoded) {
+    std::vector<PassedValue> inputs{encoded.texts};
     std::vector<int32_t> of_beams;
     for (int64_t row = 0; row < rows_; ++row)
-      of_beams.push_back(static_cast<int32_t>(row * texts / rows_));
-    mask_ = rows_of(tensor(mask, length), 0, of_beams);
+      of_beams.push_back(static_cast<int32_t>(row / encoded.beams));
+    if (encoded.mask) {
+      inputs.push_back(
+          tensor(*encoded.mask, static_cast<int64_t>(encoded.mask->size()) / encoded.count));
+      mask_ = rows_of(inputs.back(), 0, of_beams);
+    }
+    const bool steps = graph(kEncoder).inputs.size() > inputs.size();
+    if (steps)
+      inputs.push_back(tensor(encoded.first_tokens,
+                              static_cast<int64_t>(encoded.first_tokens.size()) / encoded.count));
+    std::vector<PassedValue> outputs = run_part(kEncoder, std::move(inputs));
     for (PassedValue& output : outputs) output = rows_of(output, 0, of_beams);
     auto next = outputs.begin();
     if (steps) {
@@ -152,9 +155,10 @@ class DecoderOfEncoded : public SearchDecoder {
       first_scores_.reset();
       return;
     }
-    std::vector<PassedValue> inputs{
-        takes_one_token() ? tensor(input.tokens, 1) : whole_sequences(input), mask_};
-    if (reads_hidden()) inputs.push_back(hidden_);
+    std::vector<PassedValue> inputs{takes_one_token() ? tensor(input.tokens, 1)
+                                                      : whole_sequences(input)};
+    if (mask_) inputs.push_back(*mask_);
+    if (first_past() > inputs.size()) inputs.push_back(hidden_);
     std::move(past_.begin(), past_.end(), std::back_inserter(inputs));
     inputs.insert(inputs.end(), of_texts_.begin(), of_texts_.end());
     std::vector<PassedValue> outputs = run_part(kDecoder, std::move(inputs));
@@ -172,7 +176,7 @@ class DecoderOfEncoded : public SearchDecoder {
   static constexpr size_t kDecoder = 0, kEncoder = 1;  // of the outcome's bodies
 
   size_t past_count() const { return graph(kDecoder).outputs.size() - 1; }
-  bool reads_hidden() const { return graph(kDecoder).inputs.size() % 2 != 0; }
+  size_t first_past() const { return graph(kDecoder).inputs.size() - 2 * past_count(); }
   bool takes_one_token() const {
     const OnnxType& type = graph(kDecoder).inputs[0].type;
     if (!type.dims || type.dims->size() != 2) return false;
@@ -187,16 +191,15 @@ class DecoderOfEncoded : public SearchDecoder {
   }
 
   void start() {
-    const size_t first = reads_hidden() ? 3 : 2;
-    for (size_t i = first; i < first + past_count(); ++i) {
+    for (size_t i = first_past(); i < first_past() + past_count(); ++i) {
       const OnnxType& type = graph(kDecoder).inputs[i].type;
       const auto size = [&](size_t axis) { return std::get<int64_t>(type.dims->at(axis)); };
       past_.push_back(zeros(type.dtype, {rows_, size(1), 0, size(3)}));
     }
   }
 
-  std::optional<PassedValue> first_scores_;
-  PassedValue mask_, hidden_;
+  std::optional<PassedValue> first_scores_, mask_;
+  PassedValue hidden_;
   std::vector<PassedValue> past_, of_texts_;
 };
 
@@ -210,11 +213,10 @@ std::unique_ptr<SearchDecoder> decoder_alone(SegmentedRun& run, const Segment::O
 std::unique_ptr<SearchDecoder> decoder_of_encoded(SegmentedRun& run,
                                                   const Segment::Outcome& outcome,
                                                   const SegmentedRun::Values& values,
-                                                  const std::vector<int32_t>& ids,
-                                                  const std::vector<int32_t>& mask, int64_t texts,
-                                                  int64_t beams, int32_t start_token) {
-  auto decoder = std::make_unique<DecoderOfEncoded>(run, outcome, values, texts * beams);
-  decoder->encode(ids, mask, texts, start_token);
+                                                  const EncodedTexts& encoded) {
+  auto decoder =
+      std::make_unique<DecoderOfEncoded>(run, outcome, values, encoded.count * encoded.beams);
+  decoder->encode(encoded);
   return decoder;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "inference/search_node.h"
@@ -58,13 +59,19 @@ class SearchDecoder {
 std::unique_ptr<SearchDecoder> decoder_alone(SegmentedRun& run, const Segment::Outcome& outcome,
                                              const SegmentedRun::Values& values, int64_t rows);
 
-/// One that reads what an encoder makes of the texts, as T5's does. `ids`, `mask`: of the texts;
-/// each has `beams` rows. The encoder runs now.
+/// What an encoder gets, and the first tokens of its decoder.
+struct EncodedTexts {
+  PassedValue texts;  // tokens, or features of sounds
+  std::optional<std::vector<int32_t>> mask{};
+  std::vector<int32_t> first_tokens;  // [count, length]
+  int64_t count = 0, beams = 1;
+};
+
+/// One that reads what an encoder makes of the texts, as those of T5 (with a mask) and Whisper do.
+/// The encoder runs now.
 std::unique_ptr<SearchDecoder> decoder_of_encoded(SegmentedRun& run,
                                                   const Segment::Outcome& outcome,
                                                   const SegmentedRun::Values& values,
-                                                  const std::vector<int32_t>& ids,
-                                                  const std::vector<int32_t>& mask, int64_t texts,
-                                                  int64_t beams, int32_t start_token);
+                                                  const EncodedTexts& encoded);
 
 }  // namespace ortmodule

@@ -24,6 +24,7 @@ class SearchNode {
                " '", node_.name, "' must have a tensor as operand ", i);
     return &value->second.tensors[0].view;
   }
+  const PassedValue& value(size_t i) const { return values_.at(node_.inputs.at(i)); }
   template <class T>
   std::vector<T> list(size_t i, DType dtype) const {
     const HostTensorView* view = optional(i);

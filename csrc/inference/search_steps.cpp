@@ -1,6 +1,6 @@
-// com.microsoft's GreedySearch, BeamSearch and Sampling: loops over a decoder, which gets the
-// tokens that the last step chose and what it returned of the past. Scores, ties and the end of a
-// search are onnxruntime's.
+// com.microsoft's GreedySearch, BeamSearch, WhisperBeamSearch and Sampling: loops over a decoder,
+// which gets the tokens that the last step chose and what it returned of the past. Scores, ties and
+// the end of a search are onnxruntime's.
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -22,19 +22,20 @@ class SearchStep {
   SearchStep(SegmentedRun& run, const Segment::Outcome& outcome, const SegmentedRun::Values& values)
       : run_(run),
         node_(outcome.cut->node, values),
-        searches_beams_(outcome.cut->node.op == "BeamSearch"),
+        searches_beams_(outcome.cut->node.op.ends_with("BeamSearch")),
         beams_(searches_beams_ ? node_.integer(3, 1) : 1) {
-    const HostTensorView* ids = node_.optional(0);
-    ORTM_CHECK(ids && ids->sizes.size() == 2 && element_count(ids->sizes) > 0, "[run] tokens of ",
-               outcome.cut->node.op, " must be [batch, length]");
-    texts_ = ids->sizes[0];
-    length_ = ids->sizes[1];
+    kind_ = static_cast<ModelKind>(node_.attr("model_type", 0));
+    const HostTensorView* given = node_.optional(kind_ == ModelKind::Whisper && has(10) ? 10 : 0);
+    const size_t rank = kind_ == ModelKind::Whisper && !has(10) ? 3 : 2;
+    ORTM_CHECK(given && given->sizes.size() == rank && element_count(given->sizes) > 0,
+               "[run] tokens of ", outcome.cut->node.op, " must be [batch, length], features [",
+               "batch, bands, frames]");
+    texts_ = given->sizes[0];
+    length_ = kind_ == ModelKind::T5 || rank == 3 ? 1 : given->sizes[1];
     ORTM_CHECK(beams_ >= 1 && beams_ <= 1024, "[run] num_beams must be from 1 to 1024, but found ",
                beams_);
     end_ = static_cast<int32_t>(node_.attr("eos_token_id", -1));
     pad_ = static_cast<int32_t>(node_.attr("pad_token_id", -1));
-    encodes_ = node_.attr("model_type", 0) == 1;
-    if (encodes_) length_ = 1;
     most_ = node_.integer(1, 0);
     constexpr int64_t kMostTokens = 4096 * 16;
     ORTM_CHECK(most_ > length_ && most_ <= kMostTokens, "[run] max_length must be above ", length_,
@@ -46,7 +47,10 @@ class SearchStep {
   std::vector<PassedValue> run() { return searches_beams_ ? beam_search() : greedy_search(); }
 
  private:
+  enum class ModelKind : int64_t { Gpt, T5, Whisper };
+
   int64_t rows() const { return texts_ * beams_; }
+  bool has(size_t operand) const { return node_.optional(operand) != nullptr; }
 
   void read_rules() {
     rules_.repetition_penalty = node_.number(searches_beams_ ? 6 : 3, 1.0f);
@@ -59,6 +63,7 @@ class SearchStep {
     allowed_first_ = node_.integers(masks + 1);
     rules_.allowed = allowed_;
     rules_.allowed_first = allowed_first_;
+    if (kind_ == ModelKind::Whisper) rules_.temperature = node_.number(14, 1.0f);
     if (node_.node().op != "Sampling") return;
     rules_.temperature = node_.real_attr("temperature", 1.0);
     rules_.presence_penalty = node_.real_attr("presence_penalty", 0.0);
@@ -73,10 +78,8 @@ class SearchStep {
     engine_.seed(seed.empty() ? std::random_device()() : static_cast<uint32_t>(seed[0]));
   }
 
-  // The tokens of each row, their positions, which padding has none of, and a mask: given, or of
-  // what is no padding. What an encoder reads is not part of the rows.
-  void read_tokens(const Segment::Outcome& outcome, const SegmentedRun::Values& values) {
-    const std::vector<int32_t> ids = node_.integers(0);
+  // By token; given, or what is no padding.
+  std::vector<int32_t> mask_of(const std::vector<int32_t>& ids) const {
     std::vector<int32_t> mask = node_.integers(searches_beams_ ? 9 : 6);
     ORTM_CHECK(mask.empty() || mask.size() == ids.size(),
                "[run] attention_mask must be as large as the tokens");
@@ -85,17 +88,15 @@ class SearchStep {
       // Behind the first other token an encoder sees padding, as onnxruntime's does: it may be the
       // end of a text.
       const bool begins = static_cast<int64_t>(i) % columns == 0;
-      const bool sees = encodes_ && !begins && mask.back() != 0;
+      const bool sees = kind_ == ModelKind::T5 && !begins && mask.back() != 0;
       mask.push_back(ids[i] == pad_ && !sees ? 0 : 1);
     }
-    if (encodes_) {
-      const auto start = static_cast<int32_t>(node_.attr("decoder_start_token_id", -1));
-      tokens_.assign(static_cast<size_t>(rows()), {start});
-      next_tokens_.assign(tokens_.size(), start);
-      mask_ = positions_ = next_positions_ = next_tokens_;  // not read
-      decoder_ = decoder_of_encoded(run_, outcome, values, ids, mask, texts_, beams_, start);
-      return;
-    }
+    return mask;
+  }
+
+  void read_tokens(const Segment::Outcome& outcome, const SegmentedRun::Values& values) {
+    if (kind_ != ModelKind::Gpt) return read_encoded(outcome, values);
+    const std::vector<int32_t> ids = node_.integers(0), mask = mask_of(ids);
     for (int64_t row = 0; row < rows(); ++row) {
       TokenRow tokens;
       int32_t position = 0;
@@ -110,6 +111,28 @@ class SearchStep {
       next_positions_.push_back(position);
     }
     decoder_ = decoder_alone(run_, outcome, values, rows());
+  }
+
+  // What an encoder reads is not part of the rows, which begin with the decoder's first tokens.
+  void read_encoded(const Segment::Outcome& outcome, const SegmentedRun::Values& values) {
+    ORTM_CHECK(kind_ == ModelKind::T5 || node_.integer(11, 0) == 0, "[run] logits_processor of ",
+               node_.node().op, " must be 0, but found ", node_.integer(11, 0),
+               ": rules for timestamps are not known");
+    EncodedTexts encoded{.texts = node_.value(0), .first_tokens = node_.integers(10)};
+    if (kind_ == ModelKind::T5) encoded.mask = mask_of(node_.integers(0));
+    if (kind_ == ModelKind::T5 || encoded.first_tokens.empty())
+      encoded.first_tokens.assign(static_cast<size_t>(texts_),
+                                  static_cast<int32_t>(node_.attr("decoder_start_token_id", -1)));
+    encoded.count = texts_;
+    encoded.beams = beams_;
+    for (int64_t row = 0; row < rows(); ++row) {
+      const auto begin = encoded.first_tokens.begin() + row / beams_ * length_;
+      tokens_.emplace_back(begin, begin + length_);
+      next_tokens_.insert(next_tokens_.end(), begin, begin + length_);
+    }
+    next_positions_.resize(tokens_.size());  // nor are a mask and positions read
+    mask_.resize(tokens_.size());
+    decoder_ = decoder_of_encoded(run_, outcome, values, encoded);
   }
 
   // Scores of all rows, after the rules; `logarithms` of their shares.
@@ -323,7 +346,7 @@ class SearchStep {
   const bool searches_beams_;
   const int64_t beams_;
   int64_t texts_ = 0, length_ = 0, most_ = 0;
-  bool encodes_ = false;  // an encoder reads the texts
+  ModelKind kind_ = ModelKind::Gpt;
   std::unique_ptr<SearchDecoder> decoder_;
   int32_t end_ = -1, pad_ = -1;
   ScoreRules rules_;
@@ -341,7 +364,8 @@ class SearchStep {
 
 bool is_search(const OnnxNode& node) {
   return node.domain == "com.microsoft" &&
-         (node.op == "GreedySearch" || node.op == "BeamSearch" || node.op == "Sampling");
+         (node.op == "GreedySearch" || node.op == "BeamSearch" || node.op == "WhisperBeamSearch" ||
+          node.op == "Sampling");
 }
 
 std::vector<PassedValue> run_search(SegmentedRun& run, const Segment::Outcome& outcome,

@@ -156,7 +156,7 @@ def decoder_parts(
 ) -> list[Any]:
     """A layer of T5's kind for each of LAYERS: keys and values `past`_{key,value}_self_i (none if
     that is empty) and `text`_{key,value}_cross_i, new ones present_{key,value}_self_i, and logits."""
-    nodes = [node("Gather", ["tokens", tokens], ["d0"]), *masked(mask)]
+    nodes = [node("Gather", ["tokens", tokens], ["d0"]), *(masked(mask) if mask else [])]
     for i in range(LAYERS):
         for kind in ("key", "value"):
             present = f"present_{kind}_self_{i}"
@@ -168,14 +168,15 @@ def decoder_parts(
         text_keys = (f"{text}_key_cross_{i}", f"{text}_value_cross_{i}")
         nodes += attention(weights, f"self{i}", f"d{i}", *self_keys)
         nodes.append(node("Add", [f"d{i}", f"self{i}"], [f"e{i}"]))
-        nodes += attention(weights, f"cross{i}", f"e{i}", *text_keys, "bias")
+        nodes += attention(weights, f"cross{i}", f"e{i}", *text_keys, "bias" if mask else "")
         nodes.append(node("Add", [f"e{i}", f"cross{i}"], [f"d{i + 1}"]))
     return [*nodes, node("MatMul", [f"d{LAYERS}", "head"], ["logits"])]
 
 
-def encoded_models(seed: int, steps: bool) -> dict[str, GraphProto]:
+def encoded_models(seed: int, steps: bool, sounds: bool = False) -> dict[str, GraphProto]:
     """An encoder and a decoder with random weights. `steps`: the encoder makes the first step, and the
-    decoder reads what it made of the texts, as older files have it."""
+    decoder reads what it made of the texts, as older files have it. `sounds`: the encoder reads features
+    [b, t, SIZE], without a mask."""
     random = np.random.default_rng(seed)
     shared: dict[str, Array] = {
         "tokens": random.standard_normal((TOKENS, SIZE)),
@@ -188,33 +189,35 @@ def encoded_models(seed: int, steps: bool) -> dict[str, GraphProto]:
     own = [f"{k}_self_{i}" for i in range(LAYERS) for k in ("key", "value")]
     weights = dict(shared)
     nodes = [node("Gather", ["tokens", "encoder_input_ids"], ["encoder_hidden_states"])]
+    mask = "encoder_attention_mask"
+    if sounds:
+        nodes = [node("Tanh", ["encoder_input_ids"], ["encoder_hidden_states"])]
+        mask = ""
     for name in cross:
         nodes += projected(weights, "encoder_hidden_states", f"present_{name}")
-    inputs = [info(n, INT32, ["b", "t"]) for n in ("encoder_input_ids", "encoder_attention_mask")]
+    masks = [info(mask, INT32, ["b", "t"])] if mask else []
+    texts = info("encoder_input_ids", INT32, ["b", "t"])
+    if sounds:
+        texts = info("encoder_input_ids", FLOAT, ["b", "t", SIZE])
+    inputs = [texts, *masks]
     outputs = [info(f"present_{name}", FLOAT, ["b", *shape]) for name in cross]
     places = numpy_helper.from_array(np.array([1, 2]), "places")
     decoder_weights = dict(shared)
-    decoder_nodes = decoder_parts(
-        decoder_weights, "input_ids", "encoder_attention_mask", "past", "past"
-    )
+    decoder_nodes = decoder_parts(decoder_weights, "input_ids", mask, "past", "past")
     if steps:
         # With the weights that the decoder has, whose names do not depend on the past.
-        first = decoder_parts(
-            dict(shared), "decoder_input_ids", "encoder_attention_mask", "", "present"
-        )
+        first = decoder_parts(dict(shared), "decoder_input_ids", mask, "", "present")
         nodes += first
-        names = {n for made in first for n in made.input}
         for name, weight in decoder_weights.items():
             weights.setdefault(name, weight)
         for i in range(LAYERS):
             for kind in ("key", "value"):
                 weights[f"present_{kind}_self_{i}_w"] = decoder_weights[f"new_{kind}_{i}_w"]
-        assert names <= {*weights, *(n for made in nodes for n in made.output), "split", "merged",
-                         "places", "decoder_input_ids", "encoder_attention_mask"}  # fmt: skip
-        inputs.append(info("decoder_input_ids", INT32, ["b", 1]))
+        inputs.append(info("decoder_input_ids", INT32, ["b", "s"]))
         hidden = info("encoder_hidden_states", FLOAT, ["b", "t", SIZE])
-        selves = [info(f"present_{name}", FLOAT, ["b", *shape]) for name in own]
-        outputs = [info("logits", FLOAT, ["b", 1, TOKENS]), hidden, *selves, *outputs]
+        of_tokens = ["b", HEADS, "s", SIZE // HEADS]
+        selves = [info(f"present_{name}", FLOAT, of_tokens) for name in own]
+        outputs = [info("logits", FLOAT, ["b", "s", TOKENS]), hidden, *selves, *outputs]
     encoder = helper.make_graph(nodes, "encoder", inputs, outputs, [*stored(weights), places])
     reads = [info("encoder_hidden_states", FLOAT, ["b", "t", SIZE])] if steps else []
     graph = helper.make_graph(
@@ -222,7 +225,7 @@ def encoded_models(seed: int, steps: bool) -> dict[str, GraphProto]:
         "decoder",
         [
             info("input_ids", INT32, ["b", 1]),
-            info("encoder_attention_mask", INT32, ["b", "t"]),
+            *masks,
             *reads,
             *(info(f"past_{name}", FLOAT, ["b", HEADS, "p", SIZE // HEADS]) for name in own),
             *(info(f"past_{name}", FLOAT, ["b", *shape]) for name in cross),
@@ -337,6 +340,32 @@ def test_beam_search_with_an_encoder(
     expected, expected_scores = stock(model).run(None, feeds)
     np.testing.assert_array_equal(y, expected)
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("op", "model_type"), [("BeamSearch", 2), ("WhisperBeamSearch", 2)])
+@pytest.mark.parametrize("given", [False, True])
+def test_beam_search_of_sounds(op: str, model_type: int, given: bool) -> None:
+    sounds = np.random.default_rng(3).standard_normal((2, 7, SIZE)).astype("float32")
+    settings = {"model_type": model_type, "decoder_start_token_id": 4, "early_stopping": 1}
+    operands: list[Any] = beams(sounds, repeated=1.1)
+    if given:
+        operands += [None, None, None, np.array([[4, 9, 8], [4, 7, 6]], np.int32)]
+    if given and op == "WhisperBeamSearch":
+        operands += [None, None, None, 0.7]
+    model, feeds = search(op, operands, 2, **settings, **encoded_models(5, True, sounds=True))
+    y, scores = InferenceSession(model, ONE_THREAD).run(None, feeds)
+    expected, expected_scores = stock(model).run(None, feeds)
+    np.testing.assert_array_equal(y, expected)
+    np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=1e-5)
+
+
+def test_rules_for_timestamps_are_named() -> None:
+    sounds = np.zeros((1, 3, SIZE), "float32")
+    operands = [*beams(sounds), None, None, None, None, 1]
+    models = encoded_models(5, True, sounds=True)
+    model, feeds = search("WhisperBeamSearch", operands, 2, model_type=2, **models)
+    with pytest.raises(RuntimeError, match="rules for timestamps are not known"):
+        InferenceSession(model, ONE_THREAD).run(None, feeds)
 
 
 def test_scores_of_all_steps() -> None:
