@@ -384,6 +384,21 @@ std::vector<int64_t> window_places(const std::vector<int64_t>& window,
   return places;
 }
 
+// Windows [N, C, window..., blocks...] that tile their image: each block beside its own elements.
+Value* joined_tiles(OnnxCall& c, Value* x, const Dims& padded, const std::vector<int64_t>& window,
+                    const std::vector<int64_t>& blocks) {
+  const auto spatial = static_cast<int64_t>(window.size());
+  Dims apart{padded.at(0), padded.at(1)};
+  apart.insert(apart.end(), window.begin(), window.end());
+  apart.insert(apart.end(), blocks.begin(), blocks.end());
+  std::vector<int64_t> order{0, 1};
+  for (int64_t d = 0; d < spatial; ++d) {
+    order.push_back(2 + spatial + d);
+    order.push_back(2 + d);
+  }
+  return c.reshape(c.transpose(c.reshape(x, apart), order), padded);
+}
+
 Values import_col2im(OnnxCall& c) {
   constexpr int64_t kMostPlaces = int64_t{1} << 30;
   Value* x = c.in(0);
@@ -417,15 +432,24 @@ Values import_col2im(OnnxCall& c) {
   if (given != all_blocks) c.refuse(str("x must have ", all_blocks, " blocks, but found ", given));
   if (elements > kMostPlaces || elements * all_blocks > kMostPlaces)
     c.unsupported(str("windows must have at most ", kMostPlaces, " elements together"));
+  dims.at(1) = DimExpr::floor_div(x->dims.at(1), elements);
+  const bool crops = std::any_of(pads.begin(), pads.end(), [](int64_t pad) { return pad != 0; });
+  const auto cropped = [&](Value* y) -> Values {
+    if (!crops) return {y};
+    return {c.emit("Pad", {y}, {{"pads", crop}, {"value", 0.0}})};
+  };
+  bool tiled = strides == window;
+  for (size_t d = 0; d < spatial; ++d)
+    tiled = tiled && (dilations[d] == 1 || window[d] == 1) && blocks[d] * window[d] == padded[d];
+  if (tiled) return cropped(joined_tiles(c, x, dims, window, blocks));
   const std::vector<int64_t> places = window_places(window, blocks, strides, dilations, padded);
   const auto count = static_cast<int64_t>(places.size());
-  dims.at(1) = DimExpr::floor_div(x->dims.at(1), elements);
   std::string bytes(reinterpret_cast<const char*>(places.data()), places.size() * sizeof(int64_t));
   Value* index = c.weight({DType::Int64, {count}, std::move(bytes)});
   const DimExpr planes = dims.at(0) * dims.at(1);
   Value* y = c.emit("GatherGrad", {c.reshape(x, {planes, count}), index},
                     {{"axis", 1}, {"size", product(tail(dims, 2))}, {"padding_idx", -1}});
-  return {c.emit("Pad", {c.reshape(y, dims)}, {{"pads", crop}, {"value", 0.0}})};
+  return cropped(c.reshape(y, dims));
 }
 
 REGISTER_ONNX({{"GridSample", 16, import_grid_sample},
