@@ -123,8 +123,8 @@ void transpose_block(T* to, int64_t to_row, const T* from, int64_t from_column, 
       to[r * to_row + c] = from[c * from_column + r];
 }
 
-// to[r * kColumns + c] = from[c * from_column + r]: few lines whose elements alternate, as pixels do
-// that share their channels.
+// to[r * kColumns + c] = from[c * from_column + r]: few lines whose elements alternate, as pixels
+// do that share their channels.
 template <int64_t kColumns, class T>
 void alternate_lines(T* __restrict to, const T* __restrict from, int64_t from_column,
                      int64_t rows) {
