@@ -66,6 +66,12 @@ ORTM_HD RoiTap<T> roi_tap(const RoiSpan<T>& span, int64_t bin, int64_t sample, i
   return {low, low + 1, T(1) - above, above};
 }
 
+/// The larger of two, NaN if one is. Either is as likely, so there is no branch.
+template <class T>
+ORTM_HD T roi_larger(T best, T value) {
+  return (value > best) | (value != value) ? value : best;
+}
+
 /// The largest of the four weighted elements around a sample, of which x has rows of `columns`.
 template <class T>
 ORTM_HD T roi_largest(const T* x, int64_t columns, const RoiTap<T>& down, const RoiTap<T>& across) {
@@ -75,8 +81,7 @@ ORTM_HD T roi_largest(const T* x, int64_t columns, const RoiTap<T>& down, const 
                        down.high_weight * across.low_weight * high[across.low],
                        down.high_weight * across.high_weight * high[across.high]};
   T largest = values[0];
-  for (int i = 1; i < 4; ++i)
-    largest = values[i] > largest || values[i] != values[i] ? values[i] : largest;
+  for (int i = 1; i < 4; ++i) largest = roi_larger(largest, values[i]);
   return largest;
 }
 

@@ -231,36 +231,54 @@ Values import_grid_sample(OnnxCall& c) {
   return {c.reshape(c.cast(y, dtype), dims)};
 }
 
-// theta [n, k, k + 1] times the coordinates of each place, in [-1, 1]
+// The coordinates of the places along a dimension, in [-1, 1]; the only one of a dimension whose
+// ends are its corners is 1, as in onnxruntime.
+Value* centred(OnnxCall& c, const DimExpr& size, DType dtype) {
+  Value* i = c.cast(range(c, size, {size}), dtype);
+  if (!c.flag("align_corners"))
+    return plus(c, c.emit("Div", {plus(c, times(c, i, 2), 1), size_number(c, size, dtype)}), -1);
+  Value* steps = size_number(c, DimExpr::max(size - DimExpr(1), 1), dtype);
+  Value* left = c.emit("Sub", {size_number(c, size - DimExpr(1), dtype), i});
+  return c.emit("Sub", {number(c, 1, i), c.emit("Div", {times(c, left, 2), steps})});
+}
+
+// theta [n, k, k + 1] times (x, y, .., 1) of each place. A row of the grid is x theta_x + theta_1,
+// which all rows share, and the other coordinates times what theta has for them: a product of
+// [rows, k] with [k, places of a row].
 Values import_affine_grid(OnnxCall& c) {
   Value* theta = c.in(0);
   const Dims sizes = c.content_sizes(1);
   if (sizes.size() != 4 && sizes.size() != 5)
     c.refuse("size must be [N, C, H, W] or [N, C, D, H, W]");
-  const size_t spatial = sizes.size() - 2;
+  const Dims spatial = tail(sizes, 2);
+  const auto rank = static_cast<int64_t>(spatial.size());
   const DType wide = compute_dtype(theta->dtype);
-  const DimExpr places = product(tail(sizes, 2));
-  Values columns;
-  for (size_t d = spatial; d-- > 0;) {  // x comes first
-    const DimExpr size = sizes.at(d + 2);
-    Dims along(spatial, DimExpr(1));
-    along.at(d) = size;
-    Value* i = c.cast(range(c, size, along), wide);
-    if (c.flag("align_corners")) {
-      Value* steps = size_number(c, DimExpr::max(size - DimExpr(1), 1), wide);
-      i = plus(c, c.emit("Div", {times(c, i, 2), steps}), -1);
-    } else {
-      i = plus(c, c.emit("Div", {plus(c, times(c, i, 2), 1), size_number(c, size, wide)}), -1);
-    }
-    i = c.emit("Expand", {i}, {{"shape", tail(sizes, 2)}});
-    columns.push_back(c.reshape(i, {1, places, 1}));
+  const DimExpr batch = theta->dims.at(0), width = spatial.back();
+  Value* given = c.cast(theta, wide);
+  const auto column = [&](int64_t i) {
+    return c.reshape(c.slice(given, 2, i, i + 1), {batch, 1, rank});
+  };
+  Value* x = c.reshape(centred(c, width, wide), {1, width, 1});
+  Value* first =
+      c.emit("Add", {c.emit("Mul", {x, column(0)}),
+                     c.emit("Expand", {column(rank)}, {{"shape", Dims{batch, width, rank}}})});
+  const DimExpr row = width * DimExpr(rank);
+  const Dims outer(spatial.begin(), spatial.end() - 1);
+  Values left{c.full(1.0, {product(outer), 1}, wide)}, right{c.reshape(first, {batch, 1, row})};
+  for (int64_t d = rank - 1; d-- > 0;) {  // y comes before z
+    const auto at = static_cast<size_t>(d);
+    Dims along(outer.size(), DimExpr(1));
+    along.at(at) = outer.at(at);
+    Value* places = c.reshape(centred(c, outer.at(at), wide), along);
+    places = c.emit("Expand", {places}, {{"shape", outer}});
+    left.push_back(c.reshape(places, {product(outer), 1}));
+    Value* all = c.emit("Expand", {column(rank - 1 - d)}, {{"shape", Dims{batch, width, rank}}});
+    right.push_back(c.reshape(all, {batch, 1, row}));
   }
-  columns.push_back(c.full(1.0, {1, places, 1}, wide));
-  Value* transposed = c.transpose(c.cast(theta, wide), {0, 2, 1});
-  Value* grid = c.emit("MatMul", {c.concat(columns, 2), transposed});
-  Dims dims = tail(sizes, 2);
-  dims.insert(dims.begin(), theta->dims.at(0));
-  dims.emplace_back(static_cast<int64_t>(spatial));
+  Value* grid = c.emit("MatMul", {c.concat(left, 1), c.concat(right, 1)});
+  Dims dims = spatial;
+  dims.insert(dims.begin(), batch);
+  dims.emplace_back(rank);
   return {c.reshape(c.cast(grid, theta->dtype), dims)};
 }
 
@@ -366,6 +384,21 @@ std::vector<int64_t> window_places(const std::vector<int64_t>& window,
   return places;
 }
 
+// Windows [N, C, window..., blocks...] that tile their image: each block beside its own elements.
+Value* joined_tiles(OnnxCall& c, Value* x, const Dims& padded, const std::vector<int64_t>& window,
+                    const std::vector<int64_t>& blocks) {
+  const auto spatial = static_cast<int64_t>(window.size());
+  Dims apart{padded.at(0), padded.at(1)};
+  apart.insert(apart.end(), window.begin(), window.end());
+  apart.insert(apart.end(), blocks.begin(), blocks.end());
+  std::vector<int64_t> order{0, 1};
+  for (int64_t d = 0; d < spatial; ++d) {
+    order.push_back(2 + spatial + d);
+    order.push_back(2 + d);
+  }
+  return c.reshape(c.transpose(c.reshape(x, apart), order), padded);
+}
+
 Values import_col2im(OnnxCall& c) {
   constexpr int64_t kMostPlaces = int64_t{1} << 30;
   Value* x = c.in(0);
@@ -399,15 +432,24 @@ Values import_col2im(OnnxCall& c) {
   if (given != all_blocks) c.refuse(str("x must have ", all_blocks, " blocks, but found ", given));
   if (elements > kMostPlaces || elements * all_blocks > kMostPlaces)
     c.unsupported(str("windows must have at most ", kMostPlaces, " elements together"));
+  dims.at(1) = DimExpr::floor_div(x->dims.at(1), elements);
+  const bool crops = std::any_of(pads.begin(), pads.end(), [](int64_t pad) { return pad != 0; });
+  const auto cropped = [&](Value* y) -> Values {
+    if (!crops) return {y};
+    return {c.emit("Pad", {y}, {{"pads", crop}, {"value", 0.0}})};
+  };
+  bool tiled = strides == window;
+  for (size_t d = 0; d < spatial; ++d)
+    tiled = tiled && (dilations[d] == 1 || window[d] == 1) && blocks[d] * window[d] == padded[d];
+  if (tiled) return cropped(joined_tiles(c, x, dims, window, blocks));
   const std::vector<int64_t> places = window_places(window, blocks, strides, dilations, padded);
   const auto count = static_cast<int64_t>(places.size());
-  dims.at(1) = DimExpr::floor_div(x->dims.at(1), elements);
   std::string bytes(reinterpret_cast<const char*>(places.data()), places.size() * sizeof(int64_t));
   Value* index = c.weight({DType::Int64, {count}, std::move(bytes)});
   const DimExpr planes = dims.at(0) * dims.at(1);
   Value* y = c.emit("GatherGrad", {c.reshape(x, {planes, count}), index},
                     {{"axis", 1}, {"size", product(tail(dims, 2))}, {"padding_idx", -1}});
-  return {c.emit("Pad", {c.reshape(y, dims)}, {{"pads", crop}, {"value", 0.0}})};
+  return cropped(c.reshape(y, dims));
 }
 
 REGISTER_ONNX({{"GridSample", 16, import_grid_sample},

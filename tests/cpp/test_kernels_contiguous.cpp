@@ -10,11 +10,12 @@ void check_copy(Tensor& x, Tensor y) {
 TEST(Contiguous, CopiesAnyLayoutAndElementSize) {
   for (DType dtype : {DType::UInt8, DType::Int16, DType::Float32, DType::Float64}) {
     for (int64_t a : {1, 2, 17, 56, 64, 100}) {
-      for (int64_t b : {1, 3, 64, 131}) {
+      for (int64_t b : {1, 2, 3, 4, 64, 131}) {
         const Sizes sizes{3, a, b};
         for (const Sizes& strides :
              {Sizes{a * b, b, 1}, Sizes{a * b, 1, a}, Sizes{1, 3 * b, 3}, Sizes{0, b, 1},
-              Sizes{a * b * 2, b * 2, 2}, Sizes{a * b, b, 0}, Sizes{b, 3 * b, 1}}) {
+              Sizes{a * b * 2, b * 2, 2}, Sizes{a * b * 4, b * 4, 4}, Sizes{a * b, b, 0},
+              Sizes{b, 3 * b, 1}}) {
           Tensor x = Tensor::random(dtype, sizes, 1, 0, 100, strides);
           check_copy(x, Tensor(dtype, sizes));
           check_copy(x, Tensor(dtype, sizes, {a * b, 1, a}));

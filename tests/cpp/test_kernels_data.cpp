@@ -274,6 +274,32 @@ TEST(GatherElements, ReadsAnExpandedIndex) {
   }
 }
 
+// Rows of indices are checked together before they are followed.
+TEST(GatherElements, RefusesIndicesFarAway) {
+  Tensor data = Tensor::random(DType::Float32, {5, 40}, 7), y(DType::Float32, {5, 40});
+  const auto refuses = [&](const std::string& op, int64_t axis, const std::vector<Tensor*>& in) {
+    const StepFacts facts = facts_of({node_of(op, {{"axis", axis}}, in, {&y})}, in, {&y});
+    for (const KernelDef* def : kernels_of(op)) {
+      if (def->device != Device::CPU) continue;
+      try {
+        run_kernel(*def, facts, in, {&y});
+        ADD_FAILURE() << op << " takes " << in[1]->get(123);
+      } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("indices must lie in"), std::string::npos)
+            << error.what();
+      }
+    }
+  };
+  for (const int64_t axis : {0, 1})
+    for (const double wrong : {-0x1p63, -0x1p40, -41.0, 40.0, 0x1p40, 0x1.fffffffffffffp62}) {
+      SCOPED_TRACE(wrong);
+      Tensor indices(DType::Int64, {5, 40});
+      for (int64_t i = 0; i < indices.count(); ++i) indices.set(i, i == 123 ? wrong : -1.0);
+      refuses("GatherElements", axis, {&data, &indices});
+      refuses("ScatterElements", axis, {&data, &indices, &data});
+    }
+}
+
 TEST(Concat, JoinsAnyLayouts) {
   for (int64_t axis : {0, 1, 2}) {
     Sizes a_sizes{2, 3, 4}, b_sizes{2, 3, 4}, y_sizes{2, 3, 4};

@@ -273,3 +273,28 @@ def test_lines_that_are_stretched_before_they_are_added(factors: list[float], wi
         (theirs,) = stock(model).run(None, feeds)
         (ours,) = InferenceSession(model, ONE_THREAD).run(None, feeds)
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("corners", [0, 1])
+@pytest.mark.parametrize("sizes", [[2, 3, 5, 7], [1, 1, 1, 1], [2, 3, 4, 5, 6]])
+def test_places_of_affine_maps(sizes: list[int], corners: int) -> None:
+    dims = len(sizes) - 2
+    theta = np.random.default_rng(0).standard_normal((sizes[0], dims, dims + 1)).astype("float32")
+    model, feeds = single("AffineGrid", [theta, np.array(sizes)], opset=20, align_corners=corners)
+    (theirs,) = stock(model).run(None, feeds)
+    (ours,) = InferenceSession(model, ONE_THREAD).run(None, feeds)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("pads", [[0, 0, 0, 0], [1, 0, 1, 3]])
+@pytest.mark.parametrize("strides", [[2, 3], [2, 1], [3, 3]])
+def test_windows_put_together(pads: list[int], strides: list[int]) -> None:
+    """Also those that tile their image."""
+    image, window = np.array([6, 9]), np.array([2, 3])
+    sums = image + pads[:2] + pads[2:] - window
+    blocks = int(np.prod(sums // strides + 1))
+    x = np.random.default_rng(0).standard_normal((2, 3 * 6, blocks)).astype("float32")
+    model, feeds = single("Col2Im", [x, image, window], pads=pads, strides=strides)
+    (theirs,) = stock(model).run(None, feeds)
+    (ours,) = InferenceSession(model, ONE_THREAD).run(None, feeds)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)

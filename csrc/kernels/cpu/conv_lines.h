@@ -102,6 +102,7 @@ class ConvLines {
 
   void run_lines(const C* x, const C* weights, int64_t group, int64_t at, const ImageBand& band,
                  C* sums) const {
+    if (shares_lines(band)) return run_by_columns(x, weights, group, at, band, sums);
     if (has_nine_places()) return run_nine_places(x, weights, group, at, band, sums);
     const int64_t vectors = ceil_div(band.columns, V::kCount);
     const int64_t parts = ceil_div(vectors, kMostVectors);
@@ -202,8 +203,18 @@ class ConvLines {
 
   void run_nine_places(const C* x, const C* weights, int64_t group, int64_t at,
                        const ImageBand& band, C* sums) const {
-    const bool shares_lines = s_.row.hop == 1 && s_.row.place(2) == 2;
+    const bool slides = s_.row.hop == 1 && s_.row.place(2) == 2;
     const C term = finish_.term(group);
+    for_each_vector(x, at, band, sums, [&](const C* from, const Lines& lines) {
+      slides ? slide_window(from, weights, term, lines) : place_window(from, weights, term, lines);
+    });
+  }
+
+  /// body(x, lines) on vectors of columns of a band, for all of its lines or as many as `sums` has
+  /// room for.
+  template <class Body>
+  void for_each_vector(const C* x, int64_t at, const ImageBand& band, C* sums,
+                       const Body& body) const {
     Target to = target(at, sums);
     const bool is_direct = to.data != sums;
     to.output_stride = is_direct ? s_.column.patch.out : line(s_);
@@ -215,9 +226,7 @@ class ConvLines {
       for (int64_t v = 0; v < ceil_div(band.columns, V::kCount); ++v) {
         const int64_t column =
             std::max<int64_t>(std::min(v * V::kCount, band.columns - V::kCount), 0);
-        const Lines lines = lines_of(rows, band.columns, {to.data + column, to.output_stride});
-        shares_lines ? slide_window(from + column, weights, term, lines)
-                     : place_window(from + column, weights, term, lines);
+        body(from + column, lines_of(rows, band.columns, {to.data + column, to.output_stride}));
       }
       if (is_direct) continue;
       for (int64_t r = 0; r < rows; ++r)
@@ -299,6 +308,77 @@ class ConvLines {
       lines.put(finish_.clipped(below.add(pixels, sum), terms), r);
       x += s_.row.hop * s_.line_elements;
     }
+  }
+
+  // --- one output, a window of few lines, a column of it at a time -----------------------------
+  /// Whether a line of x is seen by several outputs: windows of 5 or 7 lines, at most two lines
+  /// from each other, and dilated ones, also of 3, at each line. Lines that dilated windows share
+  /// are some apart, so that none may write behind a line.
+  bool shares_lines(const ImageBand& band) const {
+    const int64_t places = s_.row.places();
+    if (s_.channels != 1 || !s_.outer.empty() || s_.row.apart ||
+        (places != 3 && places != 5 && places != 7))
+      return false;
+    const int64_t apart = s_.row.place(1);
+    if (s_.row.place(places - 1) != apart * (places - 1)) return false;
+    if (apart == 1) return places > 3 && s_.row.hop <= 2;
+    return s_.row.hop == 1 && band.columns >= V::kCount;
+  }
+
+  void run_by_columns(const C* x, const C* weights, int64_t group, int64_t at,
+                      const ImageBand& band, C* sums) const {
+    const C term = finish_.term(group);
+    const auto run = [&]<int kPlaces, int kHop> {
+      for_each_vector(x, at, band, sums, [&](const C* from, const Lines& lines) {
+        add_lines<kPlaces, kHop>(from, weights, term, lines);
+      });
+    };
+    const bool is_dense = s_.row.hop == 1;
+    switch (s_.row.places()) {
+      case 3: run.template operator()<3, 1>(); break;
+      case 5: is_dense ? run.template operator()<5, 1>() : run.template operator()<5, 2>(); break;
+      default: is_dense ? run.template operator()<7, 1>() : run.template operator()<7, 2>(); break;
+    }
+  }
+
+  template <int kPlaces, int kHop>
+  void add_lines(const C* x, const C* weights, C term, const Lines& lines) const {
+    constexpr int kRows = 8 / kHop;
+    const int64_t apart = s_.row.place(1);
+    for (int64_t first = 0; first < std::min(apart, lines.rows); ++first)
+      for (int64_t row = first; row < lines.rows; row += kRows * apart)
+        add_columns<kPlaces, kHop, kRows>(x + row * kHop * s_.line_elements, weights, term, lines,
+                                          row);
+  }
+
+  /// kRows outputs from `row` on that share lines, as far as there are: the weights of a column
+  /// stay in registers, and a vector of pixels is added to all outputs that see it.
+  template <int kPlaces, int kHop, int kRows>
+  void add_columns(const C* x, const C* weights, C term, const Lines& lines, int64_t row) const {
+    const int64_t apart = s_.row.place(1), columns = s_.column.places();
+    const int64_t rows = std::min<int64_t>(kRows, ceil_div(lines.rows - row, apart));
+    const int64_t last = (rows - 1) * kHop + kPlaces - 1;
+    V sums[kRows];
+    ORTM_UNROLL
+    for (V& sum : sums) sum = V(C(0));
+    for (int64_t c = 0; c < columns; ++c) {
+      V column[kPlaces];
+      ORTM_UNROLL
+      for (int k = 0; k < kPlaces; ++k) column[k] = V(weights[k * columns + c]);
+      const C* from = x + s_.places[static_cast<size_t>(c)];
+      ORTM_UNROLL
+      for (int l = 0; l < (kRows - 1) * kHop + kPlaces; ++l) {
+        const V pixels = V::load(from + std::min<int64_t>(l, last) * apart * s_.line_elements);
+        ORTM_UNROLL
+        for (int r = 0; r < kRows; ++r)
+          if (l >= r * kHop && l - r * kHop < kPlaces)
+            sums[r] = multiply_add(column[l - r * kHop], pixels, sums[r]);
+      }
+    }
+    const V terms(term);
+    ORTM_UNROLL
+    for (int r = 0; r < kRows; ++r)
+      if (r < rows) lines.put(finish_.clipped(sums[r], terms), row + r * apart);
   }
 
   // --- several outputs, which share the pixels -------------------------------------------------

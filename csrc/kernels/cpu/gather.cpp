@@ -99,7 +99,8 @@ AxisSplit grad_split(const StepFacts& facts) {
 
 size_t grad_workspace(const StepFacts& facts) {
   const int64_t indices = element_count(facts.inputs[1].layout.sizes);
-  return static_cast<size_t>(grad_split(facts).axis + 1 + indices) * sizeof(int64_t);
+  const int64_t sorted = grad_split(facts).axis + 1 + indices;
+  return static_cast<size_t>(std::max(sorted, 3 * indices)) * sizeof(int64_t);
 }
 
 // Positions sorted by index, stable: those of index a are order[starts[a]] .. order[starts[a + 1]].
@@ -173,6 +174,29 @@ void sum_rows(const T* dy, const int64_t* positions, int64_t count, int64_t inne
   });
 }
 
+/// Indices first, first + step, ... of neighbouring elements; step 0 of those that are padding.
+struct IndexRun {
+  int64_t first, step, length;
+};
+
+/// Fills `runs`, which has room for one of each index, and returns their number.
+int64_t find_runs(const IndexReader& indices, int64_t padding, IndexRun* runs) {
+  const int64_t count = indices.count();
+  int64_t found = 0;
+  for (int64_t m = 0; m < count; m += runs[found++].length) {
+    IndexRun& run = runs[found] = {indices.at(m), 0, 1};
+    if (run.first == padding) continue;
+    run.step = 1;
+    if (m + 1 == count || indices.at(m + 1) <= run.first) continue;
+    run.step = indices.at(m + 1) - run.first;
+    for (; m + run.length < count; ++run.length) {
+      const int64_t next = run.first + run.length * run.step;
+      if (indices.at(m + run.length) != next || next == padding) break;
+    }
+  }
+  return found;
+}
+
 /// Elements of lines: indices that are equally far from each other, as those of windows are, make a
 /// run, which is added to each line. Each element adds up in the order of the indices.
 void add_runs(const KernelArgs& args, const AxisSplit& split, const IndexReader& indices,
@@ -180,23 +204,20 @@ void add_runs(const KernelArgs& args, const AxisSplit& split, const IndexReader&
   const auto* dy = args.in[0].as<float>();
   auto* out = args.out[0].as<float>();
   const int64_t count = indices.count(), size = split.axis;
+  auto* runs = static_cast<IndexRun*>(args.workspace);
+  const int64_t found = find_runs(indices, padding, runs);
   parallel_ranges(args.context, split.outer, grain_for(count), [&](int64_t begin, int64_t end) {
-    std::fill(out + begin * size, out + end * size, 0.0f);
-    for (int64_t m = 0, length = 1; m < count; m += length, length = 1) {
-      const int64_t first = indices.at(m);
-      if (first == padding) continue;
-      const int64_t step = m + 1 < count ? indices.at(m + 1) - first : 0;
-      while (step > 0 && m + length < count && indices.at(m + length) == first + length * step &&
-             first + length * step != padding)
-        ++length;
-      for (int64_t outer = begin; outer < end; ++outer) {
-        const float* from = dy + outer * count + m;
-        float* to = out + outer * size + first;
-        if (step == 1) {
+    for (int64_t outer = begin; outer < end; ++outer) {
+      const float* from = dy + outer * count;
+      float* line = out + outer * size;
+      std::fill(line, line + size, 0.0f);
+      for (const IndexRun* run = runs; run < runs + found; from += run++->length) {
+        float* to = line + run->first;
+        if (run->step == 1) {
           ORTM_SIMD
-          for (int64_t k = 0; k < length; ++k) to[k] += from[k];
-        } else {
-          for (int64_t k = 0; k < length; ++k) to[k * step] += from[k];
+          for (int64_t k = 0; k < run->length; ++k) to[k] += from[k];
+        } else if (run->step > 0) {
+          for (int64_t k = 0; k < run->length; ++k) to[k * run->step] += from[k];
         }
       }
     }

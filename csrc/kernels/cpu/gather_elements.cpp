@@ -215,34 +215,53 @@ template <class T, class Index>
     for (int64_t i = 0; i < count; ++i) y[i] = data[i * step + place(i) * along];
 }
 
-/// The same; false, and nothing is written, if an index is no such.
-template <class T, class Index>
-bool gather_row(const T* data, int64_t step, int64_t along, const Index* indices, int64_t count,
-                int64_t least, int64_t size, T* y) {
-  bool is_wrong = false;
-  for (int64_t i = 0; i < count; ++i) is_wrong |= (indices[i] < least) | (indices[i] >= size);
-  if (!is_wrong) move_row(data, step, along, indices, count, size, y);
-  return !is_wrong;
+/// Not inlined: the loop that follows the indices takes half as long again beside it.
+template <class Index>
+[[gnu::noinline]] bool are_indices(const Index* indices, int64_t count, int64_t least,
+                                   int64_t size) {
+  // Below the least or beyond the last one of these differences is negative, also if one wraps.
+  uint64_t signs = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const auto index = static_cast<uint64_t>(static_cast<int64_t>(indices[i]));
+    signs |= (index - static_cast<uint64_t>(least)) | (static_cast<uint64_t>(size - 1) - index);
+  }
+  return static_cast<int64_t>(signs) >= 0;
 }
 
-/// A strip whose indices lie as its results do, neighbours beside each other.
-template <class T, class Index>
-bool gather_strip(const Lines& lines, const Strip& strip, const T* data, const Index* indices,
-                  int64_t least, T* y) {
+/// y[i * step + index[i] * along] becomes reduce(itself, updates[i]).
+template <class T, class Index, class Reduction>
+void update_row(T* y, int64_t step, int64_t along, const Index* indices, int64_t count,
+                int64_t size, const T* updates, const Reduction& reduce) {
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t index = indices[i];
+    T& place = y[i * step + (index + (index < 0 ? size : 0)) * along];
+    if constexpr (std::is_same_v<Reduction, Overwrite>)
+      place = updates[i];
+    else
+      place = stored<T>(reduce(computed(place), computed(updates[i])));
+  }
+}
+
+/// A strip whose indices lie as its results or updates do, neighbours beside each other: body(place
+/// of the first in data, step from one to the next there, position of the first index, count) for
+/// its rows; false behind a row of which an index is none.
+template <class Index, class Body>
+bool for_each_row(const Lines& lines, const Strip& strip, const Index* indices, int64_t least,
+                  const Body& body) {
   const bool together = lines.by_position;
-  const int64_t rows = together ? lines.length : strip.count;
+  const int64_t rows = together ? lines.length : strip.count,
+                count = together ? strip.count : lines.length;
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t at =
         strip.begin[kUpdates] + row * (together ? lines.along[kUpdates] : lines.across[kUpdates]);
-    const T* from = data + strip.begin[kData] + (together ? 0 : row * lines.across[kData]);
-    if (!gather_row(from, together ? lines.across[kData] : 0, lines.along[kData], indices + at,
-                    together ? strip.count : lines.length, least, lines.axis_size, y + at))
-      return false;
+    if (!are_indices(indices + at, count, least, lines.axis_size)) return false;
+    body(strip.begin[kData] + (together ? 0 : row * lines.across[kData]),
+         together ? lines.across[kData] : 0, at, count);
   }
   return true;
 }
 
-/// Whether gather_strip takes the lines.
+/// Whether for_each_row takes the lines.
 bool lie_alike(const Lines& lines) {
   const int64_t between = lines.by_position ? lines.across[kUpdates] : lines.along[kUpdates];
   return between == 1 && lines.space.strides[kIndices] == lines.space.strides[kUpdates] &&
@@ -250,14 +269,24 @@ bool lie_alike(const Lines& lines) {
          lines.along[kIndices] == lines.along[kUpdates];
 }
 
+/// body(indices) on those of the step in their type.
+template <class Body>
+bool with_indices(const KernelArgs& args, const Body& body) {
+  if (args.in[1].dtype == DType::Int64) return body(args.in[1].as<int64_t>());
+  return body(args.in[1].as<int32_t>());
+}
+
 template <class T>
 bool gather_alike(const KernelArgs& args, const Lines& lines, const Strip& strip) {
   const auto* data = args.in[0].as<T>();
   T* y = args.out[0].as<T>();
-  const int64_t least = least_index(args.facts, lines.axis_size);
-  if (args.in[1].dtype == DType::Int64)
-    return gather_strip(lines, strip, data, args.in[1].as<int64_t>(), least, y);
-  return gather_strip(lines, strip, data, args.in[1].as<int32_t>(), least, y);
+  return with_indices(args, [&](const auto* indices) {
+    return for_each_row(lines, strip, indices, least_index(args.facts, lines.axis_size),
+                        [&](int64_t from, int64_t step, int64_t at, int64_t count) {
+                          move_row(data + from, step, lines.along[kData], indices + at, count,
+                                   lines.axis_size, y + at);
+                        });
+  });
 }
 
 void run_gather_elements(const KernelArgs& args) {
@@ -278,12 +307,33 @@ void run_gather_elements(const KernelArgs& args) {
   });
 }
 
+/// False, and nothing is written, if an index is to be named.
+template <class T, class Reduction>
+bool scatter_alike(const KernelArgs& args, const Lines& lines, const Strip& strip,
+                   const Reduction& reduce) {
+  const T* updates = args.in[2].as<T>();
+  T* y = args.out[0].as<T>();
+  return with_indices(args, [&](const auto* indices) {
+    const int64_t least = least_index(args.facts, lines.axis_size);
+    const auto visit = [&](const auto& body) {
+      return for_each_row(lines, strip, indices, least, body);
+    };
+    return visit([](int64_t, int64_t, int64_t, int64_t) {}) &&
+           visit([&](int64_t to, int64_t step, int64_t at, int64_t count) {
+             update_row(y + to, step, lines.along[kData], indices + at, count, lines.axis_size,
+                        updates + at, reduce);
+           });
+  });
+}
+
 template <class T, class Reduction>
 void scatter(const KernelArgs& args, const Lines& lines, const IndexReader& indices,
              const Reduction& reduce) {
   const T* updates = args.in[2].as<T>();
   const int64_t across = lines.across[kData], along = lines.along[kData];
+  const bool alike = lie_alike(lines);
   for_each_strip(args, lines, [&](const Strip& strip) {
+    if (alike && scatter_alike<T>(args, lines, strip, reduce)) return;
     T* y = args.out[0].as<T>() + strip.begin[kData];
     for_each_element(lines, strip, indices, [=](int64_t line, int64_t index, int64_t at) {
       T& place = y[line * across + index * along];

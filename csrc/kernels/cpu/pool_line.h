@@ -70,6 +70,22 @@ void pool_line(const float* x, const LineWindows& w, int64_t count, float* y) {
   }
 }
 
+/// A row of windows that lie `stride` apart: those at every place are folded, vector by vector, and
+/// every stride-th is taken.
+template <class Fold>
+void pool_line_apart(const float* x, const LineWindows& w, int64_t count, float* y) {
+  constexpr int64_t kCount = FloatVec::kCount;
+  const int64_t readable = (std::max(count, kCount) - 1) * w.stride + 1;
+  for (int64_t at = 0, o = 0; o < count; at += kCount) {
+    at = std::min(at, readable - kCount);  // some once more
+    FloatVec results[1];
+    pool_vectors<Fold, 1, 0>(x + at, w, results);
+    float found[kCount];
+    results[0].store(found);
+    for (; o < count && o * w.stride < at + kCount; ++o) y[o] = found[o * w.stride - at];
+  }
+}
+
 using PoolLine = void (*)(const float* x, const LineWindows& w, int64_t count, float* y);
 
 template <class Fold>
@@ -79,7 +95,8 @@ PoolLine pool_line_for(const PoolAxis& columns) {
   if (columns.stride == 2 && dense && columns.kernel == 3) return pool_line<Fold, 2, 3>;
   if (columns.stride == 2) return pool_line<Fold, 2, 0>;
   if (columns.stride == 1 && dense && columns.kernel == 3) return pool_line<Fold, 1, 3>;
-  return columns.stride == 1 ? pool_line<Fold, 1, 0> : pool_line<Fold, 0, 0>;
+  if (columns.stride == 1) return pool_line<Fold, 1, 0>;
+  return columns.stride <= FloatVec::kCount ? pool_line_apart<Fold> : pool_line<Fold, 0, 0>;
 }
 
 }  // namespace ORTM_ISA

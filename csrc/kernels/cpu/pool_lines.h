@@ -1,6 +1,7 @@
 // Pools of row-major float32 of any number of dimensions, by lines of outputs: the lines of x that
 // the windows of a line share are folded into one, vector by vector, and the windows then along it.
-// That reads a window of K x K places as 2 K lines instead of K^2 places.
+// That reads a window of K x K places as 2 K lines instead of K^2 places. Several lines are folded
+// before the first is read: a vector that is read from two stores waits for both.
 //
 // Of elements that compare equal, as zeros of both signs do, any may be the largest.
 #pragma once
@@ -30,6 +31,7 @@ struct LinePlan {
   bool in_place = false;      // windows of one line, which lie inside of it
   int64_t block = 1;          // outputs at a time
   int64_t width = 0;          // places that the windows of a block see, at least a vector of them
+  int64_t together = 1;       // lines of outputs that are folded one after the other
 
   static bool stays_inside(const PatchAxis& axis) {
     return axis.offsets.front() >= 0 &&
@@ -43,6 +45,7 @@ struct LinePlan {
     const int64_t fit = (kFloats - reach) / columns.stride / FloatVec::kCount * FloatVec::kCount;
     block = std::clamp<int64_t>(fit, FloatVec::kCount, std::max(columns.out, FloatVec::kCount));
     width = (block - 1) * columns.stride + reach;
+    if (block >= columns.out) together = std::clamp<int64_t>(kFloats / width, 1, 8);
     in_place = windows.places == columns.kernel && columns.out >= FloatVec::kCount &&
                std::all_of(windows.axes.begin(), windows.axes.end(), stays_inside);
     std::vector<int64_t> lines;
@@ -60,40 +63,43 @@ struct LinePlan {
 
   /// Dilation may make blocks many times as long as x.
   bool is_usable() const { return width <= int64_t{1} << 20; }
+  int64_t buffer_floats() const { return together * width; }
   size_t workspace_bytes(const StepFacts& facts) const {
     if (!is_usable() || in_place) return 0;
-    return static_cast<size_t>(pool_tasks(facts) * width) * sizeof(float);
+    return static_cast<size_t>(pool_tasks(facts) * buffer_floats()) * sizeof(float);
   }
 };
 
-/// to[i] = the fold of x[line + i] over `lines`.
+/// to[i] = the fold of x[line + i] over `lines`, for kVectors whole vectors.
+template <class Fold, int kVectors>
+void fold_vectors(const float* x, std::span<const int64_t> lines, float* to) {
+  FloatVec folded[kVectors];
+  ORTM_UNROLL
+  for (FloatVec& vector : folded) vector = Fold::start();
+  for (const int64_t line : lines) {
+    ORTM_UNROLL
+    for (int64_t v = 0; v < kVectors; ++v)
+      folded[v] = Fold::add(folded[v], FloatVec::load(x + line + v * FloatVec::kCount));
+  }
+  ORTM_UNROLL
+  for (int64_t v = 0; v < kVectors; ++v) folded[v].store(to + v * FloatVec::kCount);
+}
+
+/// The same for any number of places.
 template <class Fold>
 void fold_lines(const float* x, std::span<const int64_t> lines, int64_t count, float* to) {
   constexpr int64_t kCount = FloatVec::kCount;
-  constexpr int kTogether = 4;
-  int64_t at = 0;
-  for (; at + kTogether * kCount <= count; at += kTogether * kCount) {
-    FloatVec folded[kTogether];
-    ORTM_UNROLL
-    for (FloatVec& vector : folded) vector = Fold::start();
-    for (const int64_t line : lines) {
-      ORTM_UNROLL
-      for (int64_t v = 0; v < kTogether; ++v)
-        folded[v] = Fold::add(folded[v], FloatVec::load(x + line + at + v * kCount));
-    }
-    ORTM_UNROLL
-    for (int64_t v = 0; v < kTogether; ++v) folded[v].store(to + at + v * kCount);
-  }
-  for (; at < count; at += kCount) {
-    if (at + kCount > count) at = std::max<int64_t>(count - kCount, 0);  // some once more
-    const int64_t lanes = std::min(count, kCount);
+  if (count < kCount) {
     FloatVec folded = Fold::start();
-    for (const int64_t line : lines) {
-      const float* from = x + line + at;
-      folded =
-          Fold::add(folded, lanes == kCount ? FloatVec::load(from) : FloatVec::load(from, lanes));
-    }
-    lanes == kCount ? folded.store(to + at) : folded.store(to + at, lanes);
+    for (const int64_t line : lines) folded = Fold::add(folded, FloatVec::load(x + line, count));
+    return folded.store(to, count);
+  }
+  int64_t at = 0;
+  for (; at + 4 * kCount <= count; at += 4 * kCount) fold_vectors<Fold, 4>(x + at, lines, to + at);
+  for (; at + 2 * kCount <= count; at += 2 * kCount) fold_vectors<Fold, 2>(x + at, lines, to + at);
+  for (; at < count; at += kCount) {
+    at = std::min(at, count - kCount);  // some once more
+    fold_vectors<Fold, 1>(x + at, lines, to + at);
   }
 }
 
@@ -102,28 +108,38 @@ template <class Fold>
 class LinePool {
  public:
   LinePool(const LinePlan& plan, float* buffer) : plan_(plan), buffer_(buffer) {
-    if (!plan.in_place) std::fill_n(buffer, plan.width, nothing());
+    if (!plan.in_place) std::fill_n(buffer, plan.buffer_floats(), nothing());
   }
 
-  /// Outputs [first, first + count) of a line, whose windows see `lines` of `image`.
-  void run(const float* image, std::span<const int64_t> lines, int64_t first, int64_t count,
+  /// Outputs of lines [line, line + lines) of a plane from `first` on, `count` of each.
+  void run(const float* image, int64_t line, int64_t lines, int64_t first, int64_t count,
            float* y) {
     const PoolAxis& columns = plan_.columns;
     const LineWindows w{1, 0, columns.kernel, columns.dilation, columns.stride};
     const int64_t start = first * columns.stride - columns.pad;
-    if (plan_.in_place) return plan_.along(image + lines[0] + start, w, count, y);
-    const int64_t begin = std::clamp<int64_t>(start, 0, columns.in);
-    const int64_t end = std::clamp(start + plan_.width, begin, columns.in);
-    if (plan_.block < columns.out) {  // else what lies beside x is the same in all lines
-      std::fill_n(buffer_, begin - start, nothing());
-      std::fill_n(buffer_ + (end - start), plan_.width - (end - start), nothing());
+    for (int64_t i = 0; i < lines && !plan_.in_place; ++i)
+      fold(image, plan_.lines_of(static_cast<size_t>(line + i)), start, buffer_ + i * plan_.width);
+    for (int64_t i = 0; i < lines; ++i) {
+      const float* from = buffer_ + i * plan_.width;
+      if (plan_.in_place) from = image + plan_.lines_of(static_cast<size_t>(line + i))[0] + start;
+      plan_.along(from, w, count, y + i * columns.out + first);
     }
-    fold_lines<Fold>(image + begin, lines, end - begin, buffer_ + (begin - start));
-    plan_.along(buffer_, w, count, y);
   }
 
  private:
   static float nothing() { return Fold::start().v[0]; }
+
+  /// The places of a line from `start` on.
+  void fold(const float* image, std::span<const int64_t> lines, int64_t start, float* to) const {
+    const PoolAxis& columns = plan_.columns;
+    const int64_t begin = std::clamp<int64_t>(start, 0, columns.in);
+    const int64_t end = std::clamp(start + plan_.width, begin, columns.in);
+    if (plan_.block < columns.out) {  // else what lies beside x is the same in all lines
+      std::fill_n(to, begin - start, nothing());
+      std::fill_n(to + (end - start), plan_.width - (end - start), nothing());
+    }
+    fold_lines<Fold>(image + begin, lines, end - begin, to + (begin - start));
+  }
 
   const LinePlan& plan_;
   float* buffer_;
@@ -141,20 +157,21 @@ void pool_lines(const KernelArgs& args, const PatchShape& windows, const LinePla
   const int64_t work = windows.places * columns / FloatVec::kCount;
   const auto run_task = [&](int64_t task) {
     auto* buffer = plan.in_place ? nullptr : static_cast<float*>(args.workspace);
-    LinePool<Fold> pool(plan, buffer ? buffer + task * plan.width : nullptr);
+    LinePool<Fold> pool(plan, buffer ? buffer + task * plan.buffer_floats() : nullptr);
     const int64_t from = units * task / tasks, stop = units * (task + 1) / tasks;
     const float* image = args.in[0].as<float>() + from / lines * windows.in_pixels;
     float* y = args.out[0].as<float>() + from * columns;
-    for (int64_t at = from, line = from % lines; at < stop; ++at, y += columns) {
-      const std::span<const int64_t> seen = plan.lines_of(static_cast<size_t>(line));
+    for (int64_t at = from, line = from % lines, step = 1; at < stop; at += step) {
+      step = std::min({plan.together, stop - at, lines - line});
       for (int64_t first = 0, count = 0; first < columns; first += count) {
         count = std::min(plan.block, columns - first);
         if (plan.in_place && count < FloatVec::kCount)  // some once more
           first = columns - (count = FloatVec::kCount);
-        pool.run(image, seen, first, count, y + first);
-        finish(line, first, count, y + first);
+        pool.run(image, line, step, first, count, y);
+        for (int64_t i = 0; i < step; ++i) finish(line + i, first, count, y + i * columns + first);
       }
-      if (++line < lines) continue;
+      y += step * columns;
+      if ((line += step) < lines) continue;
       line = 0;
       image += windows.in_pixels;
     }

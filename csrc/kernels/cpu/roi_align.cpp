@@ -56,12 +56,68 @@ struct AxisWeights {
   }
 };
 
+/// The four elements around each sample of a region and their weights, bin by bin, which all
+/// channels share.
+template <class T>
+struct SampleCorners {
+  static constexpr int64_t kMost = 4096;  // samples
+  std::vector<int32_t> places[4];
+  std::vector<T> weights[4];
+  std::vector<T> found;  // the largest of each sample
+
+  void find(const AxisWeights<T>& down, const AxisWeights<T>& across, int64_t tall, int64_t wide,
+            int64_t width) {
+    for (auto& each : places) each.clear();
+    for (auto& each : weights) each.clear();
+    const auto add = [&](size_t corner, int64_t row, int64_t column, T weight) {
+      places[corner].push_back(static_cast<int32_t>(row * width + column));
+      weights[corner].push_back(weight);
+    };
+    const auto rows = std::span(down.taps), columns = std::span(across.taps);
+    for (size_t i = 0; i < rows.size(); i += static_cast<size_t>(tall))
+      for (size_t j = 0; j < columns.size(); j += static_cast<size_t>(wide))
+        for (const RoiTap<T>& r : rows.subspan(i, static_cast<size_t>(tall)))
+          for (const RoiTap<T>& c : columns.subspan(j, static_cast<size_t>(wide))) {
+            add(0, r.low, c.low, r.low_weight * c.low_weight);
+            add(1, r.low, c.high, r.low_weight * c.high_weight);
+            add(2, r.high, c.low, r.high_weight * c.low_weight);
+            add(3, r.high, c.high, r.high_weight * c.high_weight);
+          }
+    found.resize(places[0].size());
+  }
+
+  /// The largest of each `samples` that follow one another.
+  void largest(const T* plane, int64_t samples, T* y) {
+    const auto count = std::ssize(found);
+    T* const best = found.data();
+    for (size_t corner = 0; corner < 4; ++corner) {
+      const int32_t* place = places[corner].data();
+      const T* weight = weights[corner].data();
+      if (corner == 0) {
+        ORTM_SIMD
+        for (int64_t i = 0; i < count; ++i) best[i] = weight[i] * plane[place[i]];
+      } else {
+        ORTM_SIMD
+        for (int64_t i = 0; i < count; ++i)
+          best[i] = roi_larger(best[i], weight[i] * plane[place[i]]);
+      }
+    }
+    for (int64_t i = 0; i < count; i += samples) {
+      T so_far = -std::numeric_limits<T>::infinity();
+      for (int64_t k = 0; k < samples; ++k) so_far = roi_larger(so_far, best[i + k]);
+      *y++ = so_far;
+    }
+  }
+};
+
 /// A region of an image at a time, for ranges of its channels.
 template <class T>
 struct Region {
   AxisWeights<T> down, across;
   T samples = 1;        // of a bin
   std::vector<T> line;  // sums of rows
+  SampleCorners<T> corners;
+  bool has_corners = false;
 
   void find(const RoiAlignOptions& options, const T* roi, int64_t height, int64_t width) {
     const RoiSpan<T> rows = roi_span(options, roi[1], roi[3], options.rows);
@@ -74,6 +130,10 @@ struct Region {
     across.find(columns, options.columns, width);
     samples = static_cast<T>(std::max<int64_t>(rows.samples * columns.samples, 1));
     line.assign(static_cast<size_t>(width), T(0));
+    const int64_t count = std::ssize(down.taps) * std::ssize(across.taps);
+    has_corners = options.is_max && count > 0 && count <= SampleCorners<T>::kMost &&
+                  height * width <= std::numeric_limits<int32_t>::max();
+    if (has_corners) corners.find(down, across, rows.samples, columns.samples, width);
   }
 
   /// The bins of a plane of rows of `width`.
@@ -102,9 +162,10 @@ struct Region {
     }
   }
 
-  void largest(const RoiAlignOptions& options, const T* plane, int64_t width, T* y) const {
+  void largest(const RoiAlignOptions& options, const T* plane, int64_t width, T* y) {
     const int64_t tall = std::ssize(down.taps) / options.rows,
                   wide = std::ssize(across.taps) / options.columns;
+    if (has_corners) return corners.largest(plane, tall * wide, y);
     for (int64_t row = 0; row < options.rows; ++row)
       for (int64_t column = 0; column < options.columns; ++column) {
         T best = tall * wide > 0 ? -std::numeric_limits<T>::infinity() : T(0);
@@ -112,7 +173,7 @@ struct Region {
           for (int64_t j = column * wide; j < (column + 1) * wide; ++j) {
             const T value = roi_largest(plane, width, down.taps[static_cast<size_t>(i)],
                                         across.taps[static_cast<size_t>(j)]);
-            best = value > best || value != value ? value : best;
+            best = roi_larger(best, value);
           }
         *y++ = best;
       }
@@ -156,12 +217,6 @@ void run_roi_align(const KernelArgs& args) {
 }
 
 // --- MaxRoiPool ----------------------------------------------------------------------------------
-/// The larger of two, NaN if one is.
-template <class T>
-T larger_of(T best, T value) {
-  return (value > best) | (value != value) ? value : best;
-}
-
 template <class T>
 void pool_bins(const std::vector<RoiBin>& rows, const std::vector<RoiBin>& columns, const T* plane,
                int64_t width, T* line, T* y) {
@@ -171,11 +226,11 @@ void pool_bins(const std::vector<RoiBin>& rows, const std::vector<RoiBin>& colum
     for (int64_t i = row.begin; i < row.end; ++i) {
       const T* from = plane + i * width + least;
       ORTM_SIMD
-      for (int64_t c = 0; c < count; ++c) line[c] = larger_of(line[c], from[c]);
+      for (int64_t c = 0; c < count; ++c) line[c] = roi_larger(line[c], from[c]);
     }
     for (const RoiBin& column : columns) {
       T best = -std::numeric_limits<T>::infinity();
-      for (int64_t c = column.begin; c < column.end; ++c) best = larger_of(best, line[c - least]);
+      for (int64_t c = column.begin; c < column.end; ++c) best = roi_larger(best, line[c - least]);
       *y++ = row.begin < row.end && column.begin < column.end ? best : T(0);
     }
   }

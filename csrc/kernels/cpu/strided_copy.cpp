@@ -29,6 +29,8 @@ void copy_run(T* to, int64_t to_stride, const T* from, int64_t from_stride, int6
     for (int64_t i = 0; i < count; ++i) to[i] = value;
   } else if (to_stride == 1 && from_stride == 2) {  // which the compiler makes vectors of
     for (int64_t i = 0; i < count; ++i) to[i] = from[i * 2];
+  } else if (to_stride == 1 && from_stride == 4) {
+    for (int64_t i = 0; i < count; ++i) to[i] = from[i * 4];
   } else if (to_stride == 1) {
     for (int64_t i = 0; i < count; ++i) to[i] = from[i * from_stride];
   } else {
@@ -121,6 +123,15 @@ void transpose_block(T* to, int64_t to_row, const T* from, int64_t from_column, 
       to[r * to_row + c] = from[c * from_column + r];
 }
 
+// to[r * kColumns + c] = from[c * from_column + r]: few lines whose elements alternate, as pixels
+// do that share their channels.
+template <int64_t kColumns, class T>
+void alternate_lines(T* __restrict to, const T* __restrict from, int64_t from_column,
+                     int64_t rows) {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < kColumns; ++c) to[r * kColumns + c] = from[c * from_column + r];
+}
+
 // The plane of source_dim (rows) and the innermost dimension (columns) in blocks; the dimensions
 // left over are the items of the loop.
 struct Planes {
@@ -161,6 +172,11 @@ void copy_planes(const StridedCopy& copy, T* to, const T* from, const KernelCont
     const int64_t row = item % bands * kBand, rows = std::min(kBand, p.rows - row);
     T* band_to = to + p.outer.offset(0, coords) + row * p.to_row;
     const T* band_from = from + p.outer.offset(1, coords) + row;
+    if (p.to_row == p.columns) {
+      if (p.columns == 2) return alternate_lines<2>(band_to, band_from, p.from_column, rows);
+      if (p.columns == 3) return alternate_lines<3>(band_to, band_from, p.from_column, rows);
+      if (p.columns == 4) return alternate_lines<4>(band_to, band_from, p.from_column, rows);
+    }
     for (int64_t c = 0; c < p.columns; c += kSide)
       for (int64_t r = 0; r < rows; r += kSide)
         transpose_block(band_to + r * p.to_row + c, p.to_row, band_from + c * p.from_column + r,

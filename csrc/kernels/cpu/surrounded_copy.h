@@ -46,11 +46,14 @@ class SurroundedCopy {
 
   /// The gaps before rows [begin, end); row `rows_` is the end of the tensor.
   void fill_before(int64_t begin, int64_t end, const TensorView& to, double value) const {
-    for (int64_t row = begin; row < end; ++row) {
-      const int64_t from = row == 0 ? 0 : place_of(row - 1) + row_;
-      const int64_t stop = row == rows_ ? count_ : place_of(row);
-      if (from < stop) fill_range(to, from, stop, value);
-    }
+    fill_ranges(to, value, [&](const auto& fill) {
+      int64_t from = begin == 0 ? 0 : place_of(begin - 1) + row_;
+      for (int64_t row = begin; row < end; ++row) {
+        const int64_t place = row == rows_ ? count_ : place_of(row);
+        if (from < place) fill(from, place);
+        from = place + row_;
+      }
+    });
   }
 
   int64_t place_of(int64_t row) const {
