@@ -210,6 +210,7 @@ class Grouper {
     if (a.nodes.size() + b.nodes.size() > kMostNodes) return false;
     if (a.nodes[0]->output()->dims != b.nodes[0]->output()->dims) return false;
     if (operand_count(from, to) > kMostOperands) return false;
+    if (waits_for_terms(from, to)) return false;
     return sinkable(from, to) || hoistable(from, to);
   }
 
@@ -225,6 +226,22 @@ class Grouper {
           if (std::find(seen.begin(), seen.end(), input) == seen.end()) seen.push_back(input);
         }
     return seen.size();
+  }
+
+  // Whether the items are parts of a sum that is only returned, and the terms of `to` come later:
+  // all terms before them would be kept. So it is with the gradient of a weight that many steps
+  // share.
+  bool waits_for_terms(ItemId from, ItemId to) const {
+    for (ItemId item : {from, to})
+      for (const Node* node : items_[item].nodes)
+        if (node->op != "Add") return false;
+    const Value* sum = items_[from].nodes.back()->output();
+    while (!sum->is_graph_output() && sum->uses().size() == 1) {
+      const Node& reader = *sum->uses()[0].node;
+      if (reader.op != "Add" && op_def(reader.op).kind != OpKind::View) return false;
+      sum = reader.output();
+    }
+    return sum->is_graph_output() && sum->uses().empty() && !hoistable(from, to);
   }
 
   // Whether `to` can move up to `from`: its other operands are computed before.

@@ -63,7 +63,32 @@ Values clipped(TorchCall& t, std::string_view min, std::string_view max) {
   return {t.emit("Clip", {t.operand("self", dtype)}, std::move(attrs))};
 }
 
-Values convert_clamp(TorchCall& t) { return clipped(t, "min", "max"); }
+// A bound that is a size, which is known at run time.
+bool is_size(const TorchCall& t, std::string_view name) {
+  const auto* given = t.has(name) ? std::get_if<DimExpr>(&t.arg(name).value) : nullptr;
+  return given && !given->is_constant();
+}
+
+/// x, but the bound where x is beyond it, as in `index.clamp(0, x.size(1) - 1)`.
+Value* limited(TorchCall& t, Value* x, std::string_view name) {
+  const bool strict = is_floating(x->dtype) && t.torch().at_least(2, 14);
+  std::string beyond = name == "min" ? "Less" : "Greater";
+  if (strict) beyond += "OrEqual";
+  Value* limit = is_size(t, name) ? t.size_literal(t.dim(name), x->dtype)
+                                  : t.literal(bound(t, name, x->dtype), x->dtype);
+  return t.emit("Where", {t.emit(beyond, {x, limit}), limit, x});
+}
+
+Values convert_clamp(TorchCall& t) {
+  if (!is_size(t, "min") && !is_size(t, "max")) return clipped(t, "min", "max");
+  const DType dtype = t.output().dtype;
+  if (compute_dtype(dtype) != dtype || size_of(dtype) < 4)
+    t.refuse(str("a bound that is a size may not fit in type ", name_of(dtype)));
+  Value* x = t.operand("self", dtype);
+  for (std::string_view name : {"min", "max"})
+    if (!t.is_none(name)) x = limited(t, x, name);
+  return {x};
+}
 
 Values hard_tanh(TorchCall& t, double min, double max) {
   require_real(t, true);

@@ -1,5 +1,7 @@
 // y = condition ? a : b
 
+#include <limits>
+
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
 #include "ops/torch_rules.h"
@@ -47,6 +49,33 @@ Values convert_masked_fill(TorchCall& t) {
   return {t.emit("Where", {mask, t.operand("value", dtype), t.operand("self", dtype)})};
 }
 
+double largest_number(DType dtype) {
+  switch (dtype) {
+    case DType::Float64: return std::numeric_limits<double>::max();
+    case DType::Float16: return 65504.0;
+    case DType::BFloat16: return 0x1.FEp127;
+    default: return static_cast<double>(std::numeric_limits<float>::max());
+  }
+}
+
+// Numbers that are not finite, each kind by a number: by default 0, the largest and the lowest.
+Values convert_nan_to_num(TorchCall& t) {
+  require_real(t);
+  const DType dtype = t.output().dtype;
+  Value* x = t.operand("self", dtype);
+  if (!is_floating(dtype)) return {t.emit("Identity", {x})};
+  constexpr double kEndless = std::numeric_limits<double>::infinity();
+  const double largest = largest_number(dtype);
+  Value* y = x;
+  const auto replace = [&](Value* found, std::string_view name, double fallback) {
+    y = t.emit("Where", {found, t.literal(t.number_or(name, fallback), dtype), y});
+  };
+  replace(t.emit("IsNaN", {x}), "nan", 0.0);
+  replace(t.emit("Equal", {x, t.literal(kEndless, dtype)}), "posinf", largest);
+  replace(t.emit("Equal", {x, t.literal(-kEndless, dtype)}), "neginf", -largest);
+  return {y};
+}
+
 REGISTER_OP(Where, {.inputs = {"condition", "a", "b"},
                     .outputs = {"y"},
                     .kind = OpKind::Pointwise,
@@ -54,7 +83,8 @@ REGISTER_OP(Where, {.inputs = {"condition", "a", "b"},
                     .grad = where_grad,
                     .non_differentiable = {0},
                     .onnx = {export_pointwise},
-                    .from_torch = {{"aten.where.self", convert_where},
+                    .from_torch = {{"aten.nan_to_num.default", convert_nan_to_num},
+                                   {"aten.where.self", convert_where},
                                    {"aten.where.ScalarOther", convert_where},
                                    {"aten.where.ScalarSelf", convert_where},
                                    {"aten.where.Scalar", convert_where},

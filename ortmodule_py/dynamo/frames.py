@@ -98,6 +98,9 @@ class _Entry(torch._dynamo.convert_frame.CatchErrorsWrapper):
 
     def __call__(self, frame: Any, cache_entry: Any, frame_state: Any) -> Any:
         frames: Any = self._torchdynamo_orig_backend
+        skip = frames.known_skip(frame)
+        if skip is not None:
+            return skip
         with frames.settings if CONFIG_IS_THREAD_LOCAL else _NOTHING:
             # Dynamo's own entry skips the code of torch for good.
             if not _is_layer(frame) or torch._dynamo.config.disable:
@@ -311,14 +314,23 @@ class Frames:
         plain = stance.stance == "default" and stance.backend is None
         return _NOTHING if plain else self.settings
 
-    def __call__(self, frame: Any, *args: Any, skip: int = 0, **kwargs: Any) -> Any:
-        """Convert a frame for Dynamo."""
+    def known_skip(self, frame: Any) -> Any:
+        """The answer for a frame that is known to run in Python; None for others.
+
+        Dynamo asks in each step, and its settings and rules take a tenth of a millisecond.
+        """
         code = frame.f_code
         if code in self._compiler.log.python_parts:
             return _skip_once(recursive=code in self._open_loops and _calls_nothing_large(frame))
         skipped = self._skipped.find(frame)
-        if skipped is not None:
-            return self._skip(skipped)
+        return None if skipped is None else self._skip(skipped)
+
+    def __call__(self, frame: Any, *args: Any, skip: int = 0, **kwargs: Any) -> Any:
+        """Convert a frame for Dynamo."""
+        code = frame.f_code
+        skip_known = self.known_skip(frame)
+        if skip_known is not None:
+            return skip_known
         reason = self._compiler.log.transforms.refused(code) or self._failed.given_up(frame)
         if reason is not None:
             self._in_python.append(reason)

@@ -45,7 +45,8 @@ std::vector<std::string> cpu_ops() {
   ops.erase("ScaledDotProductAttentionGrad");
   // Packed weights, products of integers and of weights of few bits, and operators of ai.onnx.ml
   // are for runs on the host.
-  for (const char* op : {"AsStridedGrad",  // pieces with it are left to eager on CUDA
+  for (const char* op : {"AsStridedGrad",     // pieces with it are left to eager on CUDA
+                         "LinearRecurrence",  // cumulative products are of ATen there
                          "CoupledProbabilities", "FourierTransform",      "LookUp",
                          "NarrowCast",           "PowerDistances",        "RotaryEmbedding",
                          "TfIdfVectorizer",      "TreeEnsemble",          "ConvInteger",

@@ -227,6 +227,17 @@ def test_a_sequence_of_layers_that_breaks_the_graph() -> None:
     assert captures[0] == captures[1]
 
 
+def test_what_runs_in_python_costs_no_conversion(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dynamo asks about the loop in each step; its own entry takes longer than a layer."""
+    model = ORTModule(Stack(_prints, nn.ModuleList(Block() for _ in range(2))), QUIET)
+    x = torch.randn(3, 4)
+    for _ in range(3):
+        model(x).backward()
+    entry = torch._dynamo.convert_frame.CatchErrorsWrapper
+    monkeypatch.setattr(entry, "__call__", lambda *args: pytest.fail("asked Dynamo again"))
+    model(x).backward()
+
+
 CHANGES: dict[str, Callable[[Any], Any]] = {
     "factor": lambda block: setattr(block, "factor", 3.0),
     "p": lambda block: setattr(block, "p", 1.0),

@@ -15,8 +15,11 @@ def cases() -> list[Case]:
         case(_CLAMP, lambda n: (integers(9, n), 2.5, None), label="-promoted"),
         case(_CLAMP, lambda n: (numbers(0.0, 6.0, 3.0, 7.0, -1.0), 0, 6), label="-edges"),
         case(_CLAMP, lambda n: (normal(n, 3), float("nan"), 0.5), label="-nan", aten="NaN"),
+        case(_CLAMP, lambda n: (integers(9, 9), 1, n), label="-size"),
+        case(_CLAMP, lambda n: (numbers(0.0, 2.0, 3.0, 3.5, 9.0), n, n + 1), label="-sizes"),
         case("aten.clamp_min.default", lambda n: (normal(n), 0)),
         case("aten.clamp_max.default", lambda n: (normal(n), 0.1)),
+        case("aten.clamp_max.default", lambda n: (integers(9, 9), n), label="-size"),
         case("aten.hardtanh.default", lambda n: (3 * normal(n, 3),)),
         case("aten.hardtanh.default", lambda n: (3 * normal(n), -0.5, 2), label="-bounds"),
         case(

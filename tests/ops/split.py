@@ -23,6 +23,9 @@ def cases() -> list[Case]:
         case(_CHUNK, lambda n: (normal(n, 7), 3, 1), label="-uneven"),
         case(_UNBIND, lambda n: (normal(3, n, 2),)),
         case(_UNBIND, lambda n: (normal(n, 2, 3), 2), label="-last"),
+        case("aten.unsafe_split.Tensor", lambda n: (normal(n, 8), 3, 1)),
+        case("aten.unsafe_split_with_sizes.default", lambda n: (normal(n, 9), [2, 4, 3], 1)),
+        case("aten.unsafe_chunk.default", lambda n: (normal(n, 9), 3, 1)),
         case("aten.tensor_split.sections", lambda n: (normal(n, 9), 3, 1)),
         case("aten.tensor_split.indices", lambda n: (normal(n, 9), [2, 5], 1)),
         # Parts that overlap.

@@ -257,3 +257,27 @@ def test_expanded_keys_that_an_index_reads_are_not_made() -> None:
     rows, length, width = 4, 64, 8
     model(torch.randn(rows, length, width), torch.randint(length, (length, 2))).sum().backward()
     assert last_run_report(model)["planned_peak_bytes"] < 4 * rows * length * length * width / 4
+
+
+class Shared(nn.Module):
+    """A recurrence of its own: each of its steps has a gradient of the one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(64, 64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = x[0]
+        for row in x:
+            h = torch.tanh(self.fc(h) + row)
+        return h.square().sum()
+
+
+def test_gradients_of_a_shared_weight_are_added_as_they_come() -> None:
+    """Not kept until the last step: the sum and the newest one are there at a time."""
+    model = ORTModule(Shared())
+    for _ in range(2):
+        model(torch.ones(20, 2, 64)).backward()
+    report = last_run_report(model)
+    weight = 4 * 64 * 64
+    assert report["planned_peak_bytes"] < report["saved_bytes"] + 3 * weight

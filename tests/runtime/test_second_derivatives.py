@@ -144,7 +144,7 @@ class ProductOfItsOwn(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
-        return x.cumprod(1)
+        return x.logcumsumexp(1)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
@@ -178,7 +178,7 @@ class Running(nn.Module):
 
 
 class Products(nn.Module):
-    """Torch's formula for the gradient of cumprod divides, where it is not differentiated."""
+    """Torch's formula for the gradient of cumprod divides by elements, of which some are 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,6 +186,14 @@ class Products(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return (self.scale * x.round()).cumprod(1)
+
+
+class ComplexProducts(Products):
+    """The same by an operator of torch, whose formula divides where it is not differentiated."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        rounded = torch.complex(self.scale * x.round(), torch.zeros_like(x))
+        return torch.view_as_real(rounded.cumprod(1)).sum(-1)
 
 
 class Lengths(nn.Module):
@@ -292,6 +300,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Step]] = {
     "third": (lambda: mlp(nn.Tanh), (5, 6), third_order),
     "third_inner_loss": (lambda: Loss(4), (5, 6), bend_loss),
     "products": (Products, (5, 6), slope_loss),
+    "complex_products": (ComplexProducts, (5, 6), slope_loss),
     "own_products": (OwnProducts, (5, 6), slope_loss),
     "running": (Running, (5, 6), penalty),
     "lengths": (Lengths, (5, 6), slope_loss),

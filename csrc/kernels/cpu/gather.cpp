@@ -99,7 +99,7 @@ AxisSplit grad_split(const StepFacts& facts) {
 
 size_t grad_workspace(const StepFacts& facts) {
   const int64_t indices = element_count(facts.inputs[1].layout.sizes);
-  const int64_t sorted = grad_split(facts).axis + 1 + indices;
+  const int64_t sorted = grad_split(facts).axis + 1 + 2 * indices;
   return static_cast<size_t>(std::max(sorted, 3 * indices)) * sizeof(int64_t);
 }
 
@@ -136,20 +136,14 @@ void sum_chunk(const T* dy, const int64_t* positions, int64_t count, int64_t inn
   }
 }
 
-// out = sum + rows of dy at `positions`, their sum rounded first, as if it were added afterwards.
+// out += rows of dy at `positions`, their sum rounded first, as if it were added afterwards.
 template <class T>
-void add_rows(const T* dy, const int64_t* positions, int64_t count, int64_t inner, const T* sum,
-              T* out) {
-  if (count == 0) {
-    if (sum != out)
-      std::memcpy(static_cast<void*>(out), sum, static_cast<size_t>(inner) * sizeof(T));
-    return;
-  }
+void add_rows(const T* dy, const int64_t* positions, int64_t count, int64_t inner, T* out) {
   for_each_chunk(inner, [&](int64_t at, int64_t columns) {
     SumOf<T> sums[kRowChunk];
     sum_chunk(dy, positions, count, inner, at, columns, sums);
     for (int64_t i = 0; i < columns; ++i)
-      out[at + i] = stored<T>(static_cast<SumOf<T>>(computed(sum[at + i])) +
+      out[at + i] = stored<T>(static_cast<SumOf<T>>(computed(out[at + i])) +
                               static_cast<SumOf<T>>(computed(stored<T>(sums[i]))));
   });
 }
@@ -224,6 +218,34 @@ void add_runs(const KernelArgs& args, const AxisSplit& split, const IndexReader&
   });
 }
 
+/// The sum, which may be the result's own memory, with what its rows get: only those are touched.
+template <class T>
+void add_to_sum(const KernelArgs& args, const AxisSplit& split, const int64_t* starts,
+                int64_t* order, int64_t indices) {
+  const T *dy = args.in[0].as<T>(), *sum = args.in[2].as<T>();
+  T* out = args.out[0].as<T>();
+  if (sum != out)
+    parallel_ranges(args.context, split.outer * split.axis * split.inner, grain_for(1),
+                    [&](int64_t begin, int64_t end) {
+                      std::memcpy(static_cast<void*>(out + begin), sum + begin,
+                                  static_cast<size_t>(end - begin) * sizeof(T));
+                    });
+  int64_t* touched = order + indices;
+  int64_t found = 0;
+  for (int64_t a = 0; a < split.axis; ++a)
+    if (starts[a + 1] > starts[a]) touched[found++] = a;
+  if (found == 0) return;
+  parallel_ranges(args.context, split.outer * found, grain_for(split.inner),
+                  [&](int64_t begin, int64_t end) {
+                    for (int64_t row = begin; row < end; ++row) {
+                      const int64_t outer = row / found, a = touched[row - outer * found];
+                      T* to = out + (outer * split.axis + a) * split.inner;
+                      add_rows(dy + outer * indices * split.inner, order + starts[a],
+                               starts[a + 1] - starts[a], split.inner, to);
+                    }
+                  });
+}
+
 void run_gather_grad(const KernelArgs& args) {
   const AxisSplit split = grad_split(args.facts);
   if (split.outer * split.inner * split.axis == 0) return;
@@ -236,18 +258,14 @@ void run_gather_grad(const KernelArgs& args) {
   int64_t* order = starts + split.axis + 1;
   sort_positions(indices, split.axis, padding, starts, order);
   dispatch_real(args.in[0].dtype, [&]<class T> {
+    if (has_sum) return add_to_sum<T>(args, split, starts, order, indices.count());
     const T* dy = args.in[0].as<T>();
     T* out = args.out[0].as<T>();
-    const T* sum = args.in.size() > 2 ? args.in[2].as<T>() : nullptr;
     auto run_row = [&](int64_t row) {
       const int64_t outer = row / split.axis, index = row - outer * split.axis;
       const T* rows = dy + outer * indices.count() * split.inner;
-      const int64_t* positions = order + starts[index];
-      const int64_t count = starts[index + 1] - starts[index], at = row * split.inner;
-      if (sum)
-        add_rows(rows, positions, count, split.inner, sum + at, out + at);
-      else
-        sum_rows(rows, positions, count, split.inner, out + at);
+      const int64_t count = starts[index + 1] - starts[index];
+      sum_rows(rows, order + starts[index], count, split.inner, out + row * split.inner);
     };
     parallel_ranges(args.context, split.outer * split.axis, grain_for(split.inner),
                     [&](int64_t begin, int64_t end) {
