@@ -15,7 +15,56 @@ void forbid_outside(std::span<const int32_t> allowed, std::span<float> scores) {
     if (allowed[i] == 0) scores[i] = kNever;
 }
 
+/// Tokens [begin, end), as far as they are there.
+void forbid_range(int64_t begin, int64_t end, std::span<float> scores) {
+  const auto size = static_cast<int64_t>(scores.size());
+  for (int64_t i = std::max<int64_t>(begin, 0); i < std::min(end, size); ++i)
+    scores[static_cast<size_t>(i)] = kNever;
+}
+
 }  // namespace
+
+// Times come in pairs, but for the first one: behind a single one comes another, or the end.
+void TimestampRules::pair_times(const TokenRow& tokens, size_t begin,
+                                std::span<float> scores) const {
+  const auto size = static_cast<int64_t>(scores.size());
+  const auto is_time = [&](int32_t token) { return token >= first_time; };
+  const bool last = !tokens.empty() && is_time(tokens.back());
+  const bool before = tokens.size() <= begin || is_time(tokens[tokens.size() - 2]);
+  if (last && before) forbid_range(first_time, size, scores);
+  if (last && !before) forbid_range(0, end, scores);
+  const auto latest = std::find_if(tokens.rbegin(), tokens.rend(), is_time);
+  if (latest == tokens.rend()) return;
+  forbid_range(first_time, last && !before ? *latest : int64_t{*latest} + 1, scores);
+}
+
+void TimestampRules::apply(const TokenRow& tokens, std::span<float> scores) const {
+  constexpr int64_t kLatestFirst = 50;  // in steps of 20 ms
+  const auto first = std::find_if(tokens.begin(), tokens.end(),
+                                  [&](int32_t token) { return token >= first_time; });
+  // Behind the first time.
+  const auto begin = static_cast<size_t>(first - tokens.begin()) + (first != tokens.end() ? 1 : 0);
+  for (const int32_t token : never) forbid_range(token, int64_t{token} + 1, scores);
+  if (tokens.size() > begin)
+    for (const int32_t token : at_first) forbid_range(token, int64_t{token} + 1, scores);
+  pair_times(tokens, begin, scores);
+  if (tokens.size() == begin)
+    forbid_range(first_time + kLatestFirst + 1, static_cast<int64_t>(scores.size()), scores);
+  prefer_times(scores);
+}
+
+// If all times together are likelier than any other token, it is one of them.
+void TimestampRules::prefer_times(std::span<float> scores) const {
+  if (first_time <= 0 || static_cast<size_t>(first_time) >= scores.size()) return;
+  const auto times = scores.subspan(static_cast<size_t>(first_time));
+  const auto others = scores.first(static_cast<size_t>(first_time));
+  const float most = *std::max_element(times.begin(), times.end());
+  float sum = 0;
+  for (const float score : times) sum += std::exp(score - most);
+  const float together = most + std::log(sum);
+  if (together > *std::max_element(others.begin(), others.end()))
+    forbid_range(0, first_time, scores);
+}
 
 void ScoreRules::forbid_repetitions(const TokenRow& tokens, std::span<float> scores) const {
   const auto length = static_cast<size_t>(repeated_length);
@@ -55,6 +104,7 @@ void ScoreRules::apply(const TokenRow& tokens, int64_t row, bool first,
   if (!present.empty())
     for (size_t i = 0; i < scores.size(); ++i)
       scores[i] -= static_cast<float>(present[begin + i]) * presence_penalty;
+  if (timestamps) timestamps->apply(tokens, scores);
 }
 
 void take_log_softmax(std::span<float> scores) {

@@ -2,12 +2,29 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 namespace ortmodule {
 
 using TokenRow = std::vector<int32_t>;
+
+/// Whisper's rules for tokens that say a time (A. Radford et al., "Robust speech recognition via
+/// large-scale weak supervision", 2022; openai/whisper, decoding.py), as onnxruntime applies them:
+/// those from `first_time` on, later times larger. Tokens that are not there are -1.
+struct TimestampRules {
+  int32_t first_time = -1, end = -1;
+  int32_t never[2] = {-1, -1};         // "no timestamps", the start of a model of language
+  int32_t at_first[3] = {-1, -1, -1};  // only until a first time: start, translate, transcribe
+
+  /// Changes the scores behind `tokens`.
+  void apply(const TokenRow& tokens, std::span<float> scores) const;
+
+ private:
+  void pair_times(const TokenRow& tokens, size_t begin, std::span<float> scores) const;
+  void prefer_times(std::span<float> scores) const;
+};
 
 /// The options of a search that change scores, and the tokens of each row so far.
 struct ScoreRules {
@@ -18,6 +35,7 @@ struct ScoreRules {
   int64_t rows_of_text = 1;                             // that search for one text
   std::span<const int32_t> allowed{};                   // by token; empty: all
   std::span<const int32_t> allowed_first{}, present{};  // by text and token
+  std::optional<TimestampRules> timestamps{};
 
   /// Changes the scores of row `row`, whose tokens so far are `tokens`.
   void apply(const TokenRow& tokens, int64_t row, bool first, std::span<float> scores) const;

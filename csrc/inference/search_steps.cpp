@@ -63,7 +63,7 @@ class SearchStep {
     allowed_first_ = node_.integers(masks + 1);
     rules_.allowed = allowed_;
     rules_.allowed_first = allowed_first_;
-    if (kind_ == ModelKind::Whisper) rules_.temperature = node_.number(14, 1.0f);
+    if (kind_ == ModelKind::Whisper) read_sound_rules();
     if (node_.node().op != "Sampling") return;
     rules_.temperature = node_.real_attr("temperature", 1.0);
     rules_.presence_penalty = node_.real_attr("presence_penalty", 0.0);
@@ -76,6 +76,19 @@ class SearchStep {
     samples_->custom = node_.attr("custom", 0) != 0;
     const std::vector<int32_t> seed = node_.integers(masks + 4);
     engine_.seed(seed.empty() ? std::random_device()() : static_cast<uint32_t>(seed[0]));
+  }
+
+  void read_sound_rules() {
+    rules_.temperature = node_.number(14, 1.0f);
+    if (node_.integer(11, 0) != 1) return;  // 1: Whisper's
+    const auto token = [&](std::string_view name) {
+      return static_cast<int32_t>(node_.attr(name, -1));
+    };
+    rules_.timestamps = {.first_time = token("beginning_timestamp_token_id"),
+                         .end = end_,
+                         .never = {token("no_timestamps_token_id"), token("start_of_lm_token_id")},
+                         .at_first = {token("decoder_start_token_id"), token("translate_token_id"),
+                                      token("transcribe_token_id")}};
   }
 
   // By token; given, or what is no padding.
@@ -115,9 +128,6 @@ class SearchStep {
 
   // What an encoder reads is not part of the rows, which begin with the decoder's first tokens.
   void read_encoded(const Segment::Outcome& outcome, const SegmentedRun::Values& values) {
-    ORTM_CHECK(kind_ == ModelKind::T5 || node_.integer(11, 0) == 0, "[run] logits_processor of ",
-               node_.node().op, " must be 0, but found ", node_.integer(11, 0),
-               ": rules for timestamps are not known");
     EncodedTexts encoded{.texts = node_.value(0), .first_tokens = node_.integers(10)};
     if (kind_ == ModelKind::T5) encoded.mask = mask_of(node_.integers(0));
     if (kind_ == ModelKind::T5 || encoded.first_tokens.empty())

@@ -359,13 +359,29 @@ def test_beam_search_of_sounds(op: str, model_type: int, given: bool) -> None:
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=1e-5)
 
 
-def test_rules_for_timestamps_are_named() -> None:
-    sounds = np.zeros((1, 3, SIZE), "float32")
-    operands = [*beams(sounds), None, None, None, None, 1]
-    models = encoded_models(5, True, sounds=True)
-    model, feeds = search("WhisperBeamSearch", operands, 2, model_type=2, **models)
-    with pytest.raises(RuntimeError, match="rules for timestamps are not known"):
-        InferenceSession(model, ONE_THREAD).run(None, feeds)
+@pytest.mark.parametrize("seed", range(6))
+def test_rules_for_timestamps(seed: int) -> None:
+    """The last eleven tokens say times."""
+    sounds = np.random.default_rng(seed).standard_normal((2, 5, SIZE)).astype("float32")
+    settings = {
+        "model_type": 2,
+        "decoder_start_token_id": 6,
+        "translate_token_id": 7,
+        "transcribe_token_id": 8,
+        "start_of_lm_token_id": 9,
+        "no_timestamps_token_id": 11,
+        "beginning_timestamp_token_id": 12,
+        "eos_token_id": 5,
+    }
+    first = np.array([[6, 7], [6, 8]], np.int32)
+    operands = [*beams(sounds), None, None, None, first, 1]
+    models = encoded_models(seed, True, sounds=True)
+    model, feeds = search("WhisperBeamSearch", operands, 2, **settings, **models)
+    y, scores = InferenceSession(model, ONE_THREAD).run(None, feeds)
+    expected, expected_scores = stock(model).run(None, feeds)
+    np.testing.assert_array_equal(y, expected)
+    np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=1e-5)
+    assert (y[:, :, 2:] >= 12).any()
 
 
 def test_scores_of_all_steps() -> None:
