@@ -2,6 +2,8 @@
 // result, as QuantizeLinear behind it would: the real numbers need no memory.
 // clamp(round(y / scale) + zero), with Relu before it or not.
 
+#include <utility>
+
 #include "ops/emit.h"
 #include "ops/infer_rules.h"
 #include "optimizer/dequantized.h"
@@ -75,8 +77,9 @@ std::optional<Dequantized> read_term(Value* value) {
 
 using Terms = std::vector<Dequantized>;
 
-/// What a sum or a concatenation is of; nothing if not of such tensors, or not of the same sizes.
-/// Of the product that ends a dequantization: its tensor.
+/// What a sum or a concatenation is of; nothing if not of such tensors, or of a sum of which no
+/// term has the sizes; the first one has them. Of the product that ends a dequantization: its
+/// tensor.
 std::optional<Terms> read_terms(const Node& node) {
   if (node.op == "Mul") {
     const std::optional<Dequantized> term = read_term(node.output());
@@ -87,9 +90,13 @@ std::optional<Terms> read_terms(const Node& node) {
   Terms terms;
   for (Value* input : node.inputs()) {
     const std::optional<Dequantized> term = input ? read_term(input) : std::nullopt;
-    if (!term || (sum && input->dims != node.output()->dims)) return std::nullopt;
+    if (!term) return std::nullopt;
     terms.push_back(*term);
   }
+  if (!sum) return terms;
+  const Dims& sizes = node.output()->dims;
+  if (terms[0].q->dims != sizes) std::swap(terms[0], terms[1]);
+  if (terms[0].q->dims != sizes) return std::nullopt;
   return terms;
 }
 
@@ -105,8 +112,10 @@ Value* emit_product(Graph& graph, const Node& node, const Quantizing& found) {
 
 Value* emit_sum(Graph& graph, const Terms& terms, const Quantizing& found) {
   const Dequantized &a = terms[0], &b = terms[1];
+  // The kernel spreads a row while it lays it out as a.
+  Value* q = b.q->dims == a.q->dims ? b.q : emit(graph, "Expand", {b.q}, {{"shape", a.q->dims}});
   return emit(graph, "QuantizedAdd",
-              {a.q, b.q, a.scale, b.scale, a.zero, b.zero, found.scale, found.zero},
+              {a.q, q, a.scale, b.scale, a.zero, b.zero, found.scale, found.zero},
               {{"relu", int64_t{found.relu}}});
 }
 
