@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "optimizer/cleanup/cleanup.h"
+#include "optimizer/layout/lines_as_images.h"
 #include "optimizer/layout/pack_integer_weights.h"
 #include "optimizer/layout/pack_weights.h"
 #include "optimizer/layout/prefer_channels_last.h"
@@ -81,6 +82,7 @@ std::vector<Pass> forward_passes() {
   };
   add_fusions(passes);
   // After the fusions, since their ops decide how layouts propagate.
+  passes.push_back({"lines_as_images", lines_as_images});
   passes.push_back({"prefer_channels_last", prefer_channels_last});
   // Last: no other pass knows their ops.
   passes.push_back({"pack_weights", pack_weights});
@@ -116,7 +118,7 @@ std::vector<Pass> joint_passes() {
 }
 
 std::set<std::string> passes_beyond(OptimizationLevel level) {
-  const std::set<std::string> layouts = {"widen_halves", "prefer_channels_last",
+  const std::set<std::string> layouts = {"widen_halves", "lines_as_images", "prefer_channels_last",
                                          "copy_channels_last_again"};
   std::set<std::string> fusions;
   for (const Fusion* fusion : all_fusions()) fusions.emplace(fusion->name);

@@ -312,6 +312,12 @@ def test_convnets_in_16_bits_run_channels_last(planned: Planned, dtype: torch.dt
     assert "conv_aten" not in text and "conv_grad_aten" not in text
 
 
+def test_lines_in_16_bits_are_images_of_one_line(planned: Planned) -> None:
+    image = torch.ones(2, 4, 9, dtype=torch.bfloat16)
+    text = plan_convolution(planned, nn.Conv1d(4, 8, 3).bfloat16(), image)
+    assert "ChannelsLast" in text and "conv_cudnn" in text and "conv_grad_cudnn" in text
+
+
 _VARYING: list[tuple[str, Callable[[Tensor, Tensor], Any], set[str]]] = [
     ("cumsum", lambda x, i: x.cumprod(1).logcumsumexp(1), set()),
     ("histc", lambda x, i: x.histc(4), {"aten.histc.default"}),

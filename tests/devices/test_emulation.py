@@ -417,3 +417,28 @@ def test_a_residual_sum_stays_with_the_ops_that_make_its_operand(
     assert grouped == (training or autocast), plan
     assert (re.search(r"skip_layer_norm(_cast)?_cuda", plan) is None) == grouped, plan
     torch.testing.assert_close(found, expected, rtol=1e-2 if autocast else 1e-5, atol=1e-2)
+
+
+@emulated
+def test_convolutions_of_lines_in_16_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As images of one line, channels-last; what lies between them keeps that."""
+    monkeypatch.setenv("ORTMODULE_CUDA_EMULATION", "1")
+    torch.manual_seed(0)
+    first = nn.Conv1d(4, 8, 5, stride=2, padding=2)
+    second = nn.Conv1d(8, 6, 3, padding=2, dilation=2, groups=2, bias=False)
+    module = nn.Sequential(first, nn.GELU(), second).bfloat16()
+    x = torch.randn(3, 4, 33, dtype=torch.bfloat16)
+    model = ORTModule(copy.deepcopy(module))
+    found = []
+    for run, given in ((copy.deepcopy(module).double(), x.double()), (model, x), (module, x)):
+        given = given.clone().requires_grad_()
+        y = run(given)
+        y.square().sum().backward()
+        found.append([y, given.grad, *(p.grad for p in run.parameters())])
+    for exact, ours, eager in zip(*found, strict=True):
+        assert ours.stride() == eager.stride()
+        scale = exact.abs().max()
+        assert (ours - exact).abs().max() <= 2 * (eager - exact).abs().max() + 1e-3 * scale
+    text = training_piece(model._compiler).text("plan")
+    copies = [line for line in text.splitlines() if " F contiguous" in line]
+    assert len(copies) == 4  # of x, both weights and y
