@@ -164,6 +164,8 @@ bool is_beaten(const Prepared& prepared, const KernelArgs& args, const Own& own)
   if (context.convolution_search != ConvolutionSearch::Exhaustive || !prepared.fallback ||
       is_captured(context.stream))
     return false;
+  // There both take the same kernels, and making ATen's plans takes time.
+  if (prepared.problem.channels_last && size_of(prepared.problem.dtype) == 2) return false;
   const std::lock_guard lock(mutex);  // others would disturb the measurement
   if (!measured
            .emplace(args.facts.node().op, context.device_index, context.allow_convolution_tf32,
