@@ -114,12 +114,13 @@ std::vector<Pass> joint_passes() {
   passes.push_back(pass_of(fusion_named("fuse_skip_norm_grad")));
   // After common subexpressions are merged, which would undo it.
   passes.push_back({"copy_channels_last_again", copy_channels_last_again});
+  passes.push_back({"lay_out_conv_gradients", lay_out_conv_gradients});
   return passes;
 }
 
 std::set<std::string> passes_beyond(OptimizationLevel level) {
   const std::set<std::string> layouts = {"widen_halves", "lines_as_images", "prefer_channels_last",
-                                         "copy_channels_last_again"};
+                                         "copy_channels_last_again", "lay_out_conv_gradients"};
   std::set<std::string> fusions;
   for (const Fusion* fusion : all_fusions()) fusions.emplace(fusion->name);
   std::set<std::string> beyond;

@@ -95,6 +95,10 @@ class LayoutFlow {
     if (operand > 0 && slices_.contains(&value)) return false;
     return last_.contains(&value) || lies_both_ways(value);
   }
+  /// Channels-last, as far as operands and ops say; the caller's own tensors may be, too.
+  bool is_known_last(const Value& value) const {
+    return last_.contains(&value) || lies_both_ways(value);
+  }
   /// Number of tensors copied between the layouts, without images of few channels.
   size_t copies() const { return copied_.size(); }
 
@@ -285,6 +289,24 @@ bool copy_channels_last_again(Graph& graph, PassContext& context) {
       graph.set_input(node, i, there);
       changed = true;
     }
+  }
+  return changed;
+}
+
+bool lay_out_conv_gradients(Graph& graph, PassContext& context) {
+  if (!context.channels_last() || context.device() != Device::CUDA) return false;
+  const LayoutFlow flow(graph, context.device());
+  bool changed = false;
+  for (Node* node : graph.node_pointers()) {
+    if (node->op != "ConvGrad" || node->input(0)->rank() != 4) continue;
+    Value *dy = node->input(0), *x = node->input(1), *w = node->input(2);
+    if (!gains(dy->dtype, context.device()) || flow.is_known_last(*dy) || !flow.is_known_last(*x) ||
+        !flow.is_known_last(*w))
+      continue;
+    if (!context.take()) return changed;
+    Graph::Inserting here(graph, node);
+    graph.set_input(node, 0, emit(graph, "ChannelsLast", {dy}));
+    changed = true;
   }
   return changed;
 }
