@@ -79,7 +79,7 @@ void check_encoder_and_decoder(const ControlCall& c, bool masks) {
 }
 
 std::vector<ImportedRef> import_search(const ControlCall& c) {
-  const int64_t type = c.integer("model_type", 0);
+  const int64_t type = c.integer("model_type", c.node.op == "WhisperBeamSearch" ? 2 : 0);
   if ((type == 1 || type == 2) && c.node.op.ends_with("BeamSearch") && c.find("encoder")) {
     for (size_t i = 3; i < c.node.outputs.size(); ++i)
       if (!c.node.outputs[i].empty())

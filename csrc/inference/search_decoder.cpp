@@ -5,6 +5,8 @@
 #include <iterator>
 #include <utility>
 
+#include "inference/check_feeds.h"
+
 namespace ortmodule {
 
 const float* SearchDecoder::scores_of(int64_t row) const {
@@ -22,9 +24,9 @@ std::vector<PassedValue> SearchDecoder::run_part(size_t which, std::vector<Passe
   return outputs;
 }
 
-PassedValue SearchDecoder::tensor(const std::vector<int32_t>& numbers, int64_t columns) {
+PassedValue SearchDecoder::tensor(const std::vector<int32_t>& numbers, int64_t rows) {
   PassedTensor made =
-      run_.allocate(DType::Int32, {static_cast<int64_t>(numbers.size()) / columns, columns});
+      run_.allocate(DType::Int32, {rows, static_cast<int64_t>(numbers.size()) / rows});
   std::memcpy(const_cast<void*>(made.view.data), numbers.data(),  // NOLINT: its owner's
               numbers.size() * sizeof(int32_t));
   return {ValueForm::Kind::Tensor, {std::move(made)}};
@@ -37,26 +39,24 @@ PassedValue SearchDecoder::zeros(DType dtype, const Sizes& sizes) {
   return {ValueForm::Kind::Tensor, {std::move(made)}};
 }
 
-PassedValue SearchDecoder::rows_of(const PassedValue& value, size_t axis,
+PassedValue SearchDecoder::rows_of(const PassedValue& value, size_t axis, int64_t count,
                                    const std::vector<int32_t>& rows) {
   const HostTensorView from = value.tensors.at(0).view;
-  ORTM_CHECK(from.sizes.size() > axis && from.sizes[axis] > 0 && from.strides.empty(),
-             "[run] what an encoder or decoder of a search returns must have a row for each text, "
-             "but found ",
-             from.sizes.size(), " dimensions");
+  ORTM_CHECK(from.sizes.size() > axis && from.sizes[axis] == count && from.strides.empty(),
+             "[run] what goes into and comes out of an encoder or decoder of a search must have ",
+             count, " rows in dimension ", axis, ", but found sizes ", sizes_text(from.sizes));
   Sizes sizes = from.sizes;
   sizes[axis] = static_cast<int64_t>(rows.size());
   PassedTensor chosen = run_.allocate(from.dtype, sizes);
-  int64_t outer = 1;
-  for (size_t d = 0; d < axis; ++d) outer *= sizes[d];
-  const auto count = static_cast<size_t>(from.sizes[axis]);
-  const size_t row =
-      static_cast<size_t>(element_count(from.sizes) / outer) / count * size_of(from.dtype);
+  size_t outer = 1, row = size_of(from.dtype);
+  for (size_t d = 0; d < axis; ++d) outer *= static_cast<size_t>(sizes[d]);
+  for (size_t d = axis + 1; d < sizes.size(); ++d) row *= static_cast<size_t>(sizes[d]);
   auto* to = static_cast<char*>(const_cast<void*>(chosen.view.data));  // NOLINT: its owner's
   const auto* data = static_cast<const char*>(from.data);
-  for (size_t part = 0; part < static_cast<size_t>(outer); ++part)
+  for (size_t part = 0; part < outer; ++part)
     for (const int32_t source : rows) {
-      std::memcpy(to, data + (part * count + static_cast<size_t>(source)) * row, row);
+      const size_t place = part * static_cast<size_t>(count) + static_cast<size_t>(source);
+      std::memcpy(to, data + place * row, row);
       to += row;
     }
   return {ValueForm::Kind::Tensor, {std::move(chosen)}};
@@ -80,15 +80,11 @@ class DecoderAlone : public SearchDecoder {
   using SearchDecoder::SearchDecoder;
 
   void step(const SearchInput& input) override {
-    const auto columns = [&](const std::vector<int32_t>& numbers) {
-      return static_cast<int64_t>(numbers.size()) / rows_;
-    };
     const bool first = past_.empty();
     const size_t which = first && outcome_.bodies.size() > 1 ? 1 : 0;
     if (first) start(which);
-    std::vector<PassedValue> inputs{tensor(input.tokens, columns(input.tokens)),
-                                    tensor(input.positions, columns(input.positions)),
-                                    tensor(input.mask, columns(input.mask))};
+    std::vector<PassedValue> inputs{tensor(input.tokens, rows_), tensor(input.positions, rows_),
+                                    tensor(input.mask, rows_)};
     std::move(past_.begin(), past_.end(), std::back_inserter(inputs));
     std::vector<PassedValue> outputs = run_part(which, std::move(inputs));
     past_.assign(std::make_move_iterator(outputs.begin() + 1),
@@ -97,7 +93,7 @@ class DecoderAlone : public SearchDecoder {
   }
 
   void choose(const std::vector<int32_t>& rows) override {
-    for (PassedValue& value : past_) value = rows_of(value, 1, rows);
+    for (PassedValue& value : past_) value = rows_of(value, 1, rows_, rows);
   }
 
  private:
@@ -128,16 +124,13 @@ class DecoderOfEncoded : public SearchDecoder {
     for (int64_t row = 0; row < rows_; ++row)
       of_beams.push_back(static_cast<int32_t>(row / encoded.beams));
     if (encoded.mask) {
-      inputs.push_back(
-          tensor(*encoded.mask, static_cast<int64_t>(encoded.mask->size()) / encoded.count));
-      mask_ = rows_of(inputs.back(), 0, of_beams);
+      inputs.push_back(tensor(*encoded.mask, encoded.count));
+      mask_ = rows_of(inputs.back(), 0, encoded.count, of_beams);
     }
     const bool steps = graph(kEncoder).inputs.size() > inputs.size();
-    if (steps)
-      inputs.push_back(tensor(encoded.first_tokens,
-                              static_cast<int64_t>(encoded.first_tokens.size()) / encoded.count));
+    if (steps) inputs.push_back(tensor(encoded.first_tokens, encoded.count));
     std::vector<PassedValue> outputs = run_part(kEncoder, std::move(inputs));
-    for (PassedValue& output : outputs) output = rows_of(output, 0, of_beams);
+    for (PassedValue& output : outputs) output = rows_of(output, 0, encoded.count, of_beams);
     auto next = outputs.begin();
     if (steps) {
       first_scores_ = std::move(*next++);
@@ -155,7 +148,7 @@ class DecoderOfEncoded : public SearchDecoder {
       first_scores_.reset();
       return;
     }
-    std::vector<PassedValue> inputs{takes_one_token() ? tensor(input.tokens, 1)
+    std::vector<PassedValue> inputs{takes_one_token() ? tensor(input.tokens, rows_)
                                                       : whole_sequences(input)};
     if (mask_) inputs.push_back(*mask_);
     if (first_past() > inputs.size()) inputs.push_back(hidden_);
@@ -169,7 +162,7 @@ class DecoderOfEncoded : public SearchDecoder {
 
   // Beams of one text share what the encoder made of it.
   void choose(const std::vector<int32_t>& rows) override {
-    for (PassedValue& value : past_) value = rows_of(value, 0, rows);
+    for (PassedValue& value : past_) value = rows_of(value, 0, rows_, rows);
   }
 
  private:
@@ -187,7 +180,7 @@ class DecoderOfEncoded : public SearchDecoder {
   PassedValue whole_sequences(const SearchInput& input) {
     std::vector<int32_t> tokens;
     for (const TokenRow& row : input.sequences) tokens.insert(tokens.end(), row.begin(), row.end());
-    return tensor(tokens, static_cast<int64_t>(tokens.size()) / rows_);
+    return tensor(tokens, rows_);
   }
 
   void start() {

@@ -36,12 +36,15 @@ class SearchDecoder {
   int64_t size() const { return size_; }
 
  protected:
+  /// Runs a body of the outcome; its results are row-major tensors.
   std::vector<PassedValue> run_part(size_t which, std::vector<PassedValue> inputs);
-  /// `numbers` as int32 [count / columns, columns].
-  PassedValue tensor(const std::vector<int32_t>& numbers, int64_t columns);
+  /// `numbers` as int32 [rows, count / rows].
+  PassedValue tensor(const std::vector<int32_t>& numbers, int64_t rows);
   PassedValue zeros(DType dtype, const Sizes& sizes);
-  /// Row i of the result, along dimension `axis`, is row rows[i] of the value.
-  PassedValue rows_of(const PassedValue& value, size_t axis, const std::vector<int32_t>& rows);
+  /// Row i of the result, along dimension `axis`, is row rows[i] of the value. Throws Error unless
+  /// the value has `count` rows there.
+  PassedValue rows_of(const PassedValue& value, size_t axis, int64_t count,
+                      const std::vector<int32_t>& rows);
   void keep_scores(PassedValue scores);
   const OnnxGraph& graph(size_t which) const { return *outcome_.bodies.at(which)->part()->graph; }
 

@@ -24,12 +24,17 @@ class SearchStep {
         node_(outcome.cut->node, values),
         searches_beams_(outcome.cut->node.op.ends_with("BeamSearch")),
         beams_(searches_beams_ ? node_.integer(3, 1) : 1) {
-    kind_ = static_cast<ModelKind>(node_.attr("model_type", 0));
-    const HostTensorView* given = node_.optional(kind_ == ModelKind::Whisper && has(10) ? 10 : 0);
+    const bool sounds = outcome.cut->node.op == "WhisperBeamSearch";
+    kind_ = static_cast<ModelKind>(node_.attr("model_type", sounds ? 2 : 0));
+    const HostTensorView* given = node_.optional(0);
+    if (kind_ == ModelKind::Whisper) {
+      ORTM_CHECK(given && given->sizes.size() == 3 && element_count(given->sizes) > 0,
+                 "[run] features of ", outcome.cut->node.op, " must be [batch, bands, frames]");
+      if (has(10)) given = node_.optional(10);
+    }
     const size_t rank = kind_ == ModelKind::Whisper && !has(10) ? 3 : 2;
     ORTM_CHECK(given && given->sizes.size() == rank && element_count(given->sizes) > 0,
-               "[run] tokens of ", outcome.cut->node.op, " must be [batch, length], features [",
-               "batch, bands, frames]");
+               "[run] tokens of ", outcome.cut->node.op, " must be [batch, length]");
     texts_ = given->sizes[0];
     length_ = kind_ == ModelKind::T5 || rank == 3 ? 1 : given->sizes[1];
     ORTM_CHECK(beams_ >= 1 && beams_ <= 1024, "[run] num_beams must be from 1 to 1024, but found ",
@@ -89,6 +94,9 @@ class SearchStep {
                          .never = {token("no_timestamps_token_id"), token("start_of_lm_token_id")},
                          .at_first = {token("decoder_start_token_id"), token("translate_token_id"),
                                       token("transcribe_token_id")}};
+    ORTM_CHECK(rules_.timestamps->first_time >= 0, "[run] rules for timestamps (logits_processor ",
+               "1) must know beginning_timestamp_token_id, but found no such attribute of ",
+               node_.node().op, "; write it, or pass 0");
   }
 
   // By token; given, or what is no padding.

@@ -80,7 +80,9 @@ def search(
             arrays[f"x{i}"] = operand
     names = [f"x{i}" if f"x{i}" in arrays else "" for i in range(len(operands))]
     results = [f"y{i}" for i in range(outputs)]
-    settings: dict[str, Any] = {"eos_token_id": END, "pad_token_id": PAD, "model_type": 0}
+    settings: dict[str, Any] = {"eos_token_id": END, "pad_token_id": PAD}
+    if op != "WhisperBeamSearch":
+        settings["model_type"] = 0
     settings |= {"decoder": decoder(seed), **attributes}
     graph = helper.make_graph(
         [node(op, names, results, domain=MICROSOFT, name="it", **settings)],
@@ -357,6 +359,47 @@ def test_beam_search_of_sounds(op: str, model_type: int, given: bool) -> None:
     expected, expected_scores = stock(model).run(None, feeds)
     np.testing.assert_array_equal(y, expected)
     np.testing.assert_allclose(scores, expected_scores, rtol=1e-4, atol=1e-5)
+
+
+def test_sounds_and_first_tokens_must_have_one_batch() -> None:
+    sounds = np.zeros((2, 7, SIZE), "float32")
+    operands = [*beams(sounds), None, None, None, np.full((3, 2), 6, np.int32)]
+    models = encoded_models(5, True, sounds=True)
+    model, feeds = search("WhisperBeamSearch", operands, 2, **models)
+    with pytest.raises(RuntimeError):
+        InferenceSession(model, ONE_THREAD).run(None, feeds)
+
+
+def test_timestamps_must_be_named() -> None:
+    """A model without attributes for them, and without a model_type, which Whisper's search has."""
+    sounds = np.zeros((1, 3, SIZE), "float32")
+    operands = [*beams(sounds), None, None, None, None, 1]
+    models = encoded_models(5, True, sounds=True)
+    model, feeds = search("WhisperBeamSearch", operands, 2, model_type=2, **models)
+    with pytest.raises(RuntimeError, match="must know beginning_timestamp_token_id"):
+        InferenceSession(model, ONE_THREAD).run(None, feeds)
+
+
+def test_a_decoder_must_keep_its_rows() -> None:
+    """What it returns of the past is chosen by row, so that it must have all of them."""
+    models = encoded_models(0, False)
+    outputs = models["decoder"].output
+    halved = node("Slice", ["whole", "first", "behind", "first"], [outputs[1].name])
+    for made in models["decoder"].node:
+        for i, name in enumerate(made.output):
+            if name == outputs[1].name:
+                made.output[i] = "whole"
+        for i, name in enumerate(made.input):
+            if name == outputs[1].name:
+                made.input[i] = "whole"
+    models["decoder"].node.append(halved)
+    for name, value in (("first", 0), ("behind", 1)):
+        models["decoder"].initializer.append(numpy_helper.from_array(np.array([value]), name))
+    model, feeds = search(
+        "BeamSearch", beams(prompts()), 2, model_type=1, decoder_start_token_id=0, **models
+    )
+    with pytest.raises(RuntimeError, match="must have 6 rows in dimension 0"):
+        InferenceSession(model, ONE_THREAD).run(None, feeds)
 
 
 @pytest.mark.parametrize("seed", range(6))
