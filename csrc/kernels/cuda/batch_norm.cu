@@ -11,7 +11,7 @@ namespace ortmodule::cuda {
 namespace {
 
 /// Of a block that finishes sums: channels by parts.
-constexpr int kFinishedChannels = 32, kFinishedParts = 32;
+constexpr int kFinishedChannels = kColumnThreads, kFinishedParts = 32;
 /// Numbers per channel that the last kernel reads.
 constexpr int kCoefficients = 4;
 
@@ -19,7 +19,6 @@ constexpr int kCoefficients = 4;
 /// Operands and results per channel; those that are not there are null. S: their type.
 template <class S>
 struct PerChannel {
-  using Number = S;
   const S *scale = nullptr, *bias = nullptr;
   const S *old_mean = nullptr, *old_variance = nullptr;
   S *new_mean = nullptr, *new_variance = nullptr;
@@ -43,20 +42,6 @@ __device__ __forceinline__ void move_statistic(const PerChannel<S>& p, S* to, co
   if (to && old) to[i] = stored<S>((1 - p.momentum) * number_or(old, i, 0) + p.momentum * batch);
 }
 
-/// Sums over the block's parts of a channel, in thread 0 of the second dimension.
-template <int kValues>
-__device__ __forceinline__ void add_over_parts(double (&values)[kValues], double* scratch) {
-  const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
-#pragma unroll
-  for (int k = 0; k < kValues; ++k) scratch[(y * kValues + k) * kFinishedChannels + x] = values[k];
-  __syncthreads();
-  if (y > 0) return;
-  for (int other = 1; other < kFinishedParts; ++other)
-#pragma unroll
-    for (int k = 0; k < kValues; ++k)
-      values[k] += scratch[(other * kValues + k) * kFinishedChannels + x];
-}
-
 /// y = (x - c0) c1 + c2. `length`, `count`: elements of a channel in a part, and in all.
 template <class S, class C>
 __global__ __launch_bounds__(kFinishedChannels* kFinishedParts) void finish_moments_cuda(
@@ -76,7 +61,7 @@ __global__ __launch_bounds__(kFinishedChannels* kFinishedParts) void finish_mome
       sums[2] += static_cast<double>(partials[(part * 2 + 1) * channels + i]);
     }
   }
-  add_over_parts(sums, scratch);
+  add_over_rows<kFinishedParts>(sums, scratch);
   if (threadIdx.y > 0 || i >= channels) return;
   const double mean = sums[0] / count;
   const double between = sums[1] - sums[0] * mean;
@@ -106,7 +91,7 @@ __global__ __launch_bounds__(kFinishedChannels* kFinishedParts) void finish_grad
       sums[1] += static_cast<double>(partials[(part * 2 + 1) * channels + i]);
     }
   }
-  add_over_parts(sums, scratch);
+  add_over_rows<kFinishedParts>(sums, scratch);
   if (threadIdx.y > 0 || i >= channels) return;
   const double inv = number_or(p.known_inv, i, 1);
   coefficients[i] = static_cast<C>(number_or(p.known_mean, i, 0));
@@ -125,7 +110,6 @@ size_t finishing_bytes(int values) {
 // --- elements ------------------------------------------------------------------------------------
 template <class T>
 struct Normalize {
-  using Element = T;
   using C = ComputeOf<T>;
   static constexpr int kUsed = 3;
   const T* x;
@@ -143,7 +127,6 @@ struct Normalize {
 
 template <class T>
 struct Differentiate {
-  using Element = T;
   using C = ComputeOf<T>;
   static constexpr int kUsed = 4;
   const T *dy, *x;

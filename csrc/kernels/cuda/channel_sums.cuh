@@ -78,7 +78,6 @@ struct CombineMoments {
 /// What is added up of x: differences from the first element that a thread sees, and their squares.
 template <class T>
 struct MomentsOf {
-  using Element = T;
   using C = ComputeOf<T>;
   const T* x;
 
@@ -116,7 +115,6 @@ struct MomentsOf {
 /// What is added up of dy and x: dy, and dy times the difference from the mean.
 template <class T, class S>
 struct GradientSumsOf {
-  using Element = T;
   using C = ComputeOf<T>;
   const T *dy, *x;
   const S* mean;

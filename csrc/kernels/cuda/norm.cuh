@@ -263,16 +263,16 @@ __global__ __launch_bounds__(kMostRowThreads) void norm_backward_cuda(ORTM_GRID_
 // Column sums: blocks of 32 groups of columns by 8 rows.
 inline constexpr int kColumnThreads = 32, kRowThreads = 8;
 
-/// Adds up `values` over threadIdx.y; thread 0 of each column gets the sums. `scratch`: kValues per
-/// thread of the block.
-template <int kValues, class S>
+/// Adds up `values` over threadIdx.y, which has kRows; thread 0 of each column gets the sums.
+/// `scratch`: kValues per thread of the block.
+template <int kRows = kRowThreads, int kValues, class S>
 __device__ __forceinline__ void add_over_rows(S (&values)[kValues], S* scratch) {
   const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
 #pragma unroll
   for (int k = 0; k < kValues; ++k) scratch[(y * kValues + k) * kColumnThreads + x] = values[k];
   __syncthreads();
   if (y > 0) return;
-  for (int other = 1; other < kRowThreads; ++other)
+  for (int other = 1; other < kRows; ++other)
 #pragma unroll
     for (int k = 0; k < kValues; ++k)
       values[k] += scratch[(other * kValues + k) * kColumnThreads + x];

@@ -93,7 +93,7 @@ class LayoutFlow {
     const Value& value = *convolution.input(operand);
     // What a result is added to has to be dense.
     if (operand > 0 && slices_.contains(&value)) return false;
-    return last_.contains(&value) || lies_both_ways(value);
+    return is_known_last(value);
   }
   /// Channels-last, as far as operands and ops say; the caller's own tensors may be, too.
   bool is_known_last(const Value& value) const {
