@@ -375,7 +375,7 @@ def test_timestamps_must_be_named() -> None:
     sounds = np.zeros((1, 3, SIZE), "float32")
     operands = [*beams(sounds), None, None, None, None, 1]
     models = encoded_models(5, True, sounds=True)
-    model, feeds = search("WhisperBeamSearch", operands, 2, model_type=2, **models)
+    model, feeds = search("WhisperBeamSearch", operands, 2, **models)
     with pytest.raises(RuntimeError, match="must know beginning_timestamp_token_id"):
         InferenceSession(model, ONE_THREAD).run(None, feeds)
 
