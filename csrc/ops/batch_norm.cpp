@@ -1,6 +1,10 @@
 // y = (x - mean) / sqrt(var + epsilon) * scale + bias per channel (dimension 1). BatchNormInternal
 // uses batch statistics and updates the running ones, BatchNormalization uses given statistics.
 // Ioffe & Szegedy 2015, arXiv:1502.03167
+// BatchNormRelu, BatchNormAddRelu and BatchNormReluGrad are made by fuse_batch_norm_relu, after the
+// gradient.
+
+#include <algorithm>
 
 #include "ir/text.h"
 #include "onnx/onnx_normalization.h"
@@ -18,8 +22,11 @@ Dims channel_dims(InferContext& c, const Value& x) {
   return {x.dims[1]};
 }
 
+/// Operands per channel, behind x: scale, bias, mean and variance.
+constexpr size_t kPerChannel = 4;
+
 void check_channels(InferContext& c, const Dims& channels) {
-  for (size_t i = 1; i < c.input_count(); ++i)
+  for (size_t i = 1; i < std::min(c.input_count(), kPerChannel + 1); ++i)
     if (c.has_input(i) && !may_equal(c.input(i).dims, channels))
       c.fail(str("per-channel operands must have the shape ", dims_text(channels), ", but found ",
                  dims_text(c.input(i).dims)));
@@ -36,7 +43,7 @@ void infer_training(InferContext& c) {
   check_channels(c, channels);
   // As in torch, statistics of 16-bit x are float32 if any operand per channel is.
   bool wider = false;
-  for (size_t i = 1; i < c.input_count(); ++i)
+  for (size_t i = 1; i < std::min(c.input_count(), kPerChannel + 1); ++i)
     wider = wider || (c.has_input(i) && c.input(i).dtype != x.dtype);
   const DType statistics = wider ? statistics_dtype(x.dtype) : x.dtype;
   c.set(0, x.dtype, x.dims);
@@ -44,6 +51,14 @@ void infer_training(InferContext& c) {
   c.set(2, c.has_input(4) ? c.input(4).dtype : statistics, channels);
   c.set(3, statistics, channels);
   c.set(4, statistics, channels);
+}
+
+void infer_add_relu(InferContext& c) {
+  infer_training(c);
+  const Value &x = c.input(0), &addend = c.input(kPerChannel + 1);
+  if (addend.dtype != x.dtype || !may_equal(addend.dims, x.dims))
+    c.fail(str("addend must have type and shape of x, but found ", name_of(addend.dtype), " ",
+               dims_text(addend.dims)));
 }
 
 void infer_grad(InferContext& c) {
@@ -350,6 +365,47 @@ REGISTER_OP(BatchNormInternalGrad, {.domain = "com.microsoft",
                                     .infer = infer_grad,
                                     .grad = training_grad_grad,
                                     .non_differentiable = {3, 4}});
+
+REGISTER_OP(BatchNormRelu,
+            {.domain = "com.microsoft",
+             .inputs = {"x", "scale?", "bias?", "running_mean?", "running_var?"},
+             .outputs = {"y", "new_running_mean", "new_running_var", "saved_mean", "saved_inv_std"},
+             .attrs = {{"epsilon", 1e-5}, {"momentum", 0.1}},
+             .kind = OpKind::Norm,
+             .infer = infer_training,
+             .keeps_channels_last = always,
+             .body = R"(batch_norm_relu (x, scale, bias, running_mean, running_var) =>
+                   (y, new_running_mean, new_running_var, saved_mean, saved_inv_std) {
+               n, new_running_mean, new_running_var, saved_mean, saved_inv_std =
+                   BatchNormInternal<epsilon=@epsilon, momentum=@momentum>
+                   (x, scale, bias, running_mean, running_var)
+               y = Relu (n)
+             })"});
+
+REGISTER_OP(BatchNormAddRelu,
+            {.domain = "com.microsoft",
+             .inputs = {"x", "scale?", "bias?", "running_mean?", "running_var?", "addend"},
+             .outputs = {"y", "new_running_mean", "new_running_var", "saved_mean", "saved_inv_std"},
+             .attrs = {{"epsilon", 1e-5}, {"momentum", 0.1}},
+             .kind = OpKind::Norm,
+             .infer = infer_add_relu,
+             .keeps_channels_last = always,
+             .body = R"(batch_norm_add_relu (x, scale, bias, running_mean, running_var, addend) =>
+                   (y, new_running_mean, new_running_var, saved_mean, saved_inv_std) {
+               n, new_running_mean, new_running_var, saved_mean, saved_inv_std =
+                   BatchNormInternal<epsilon=@epsilon, momentum=@momentum>
+                   (x, scale, bias, running_mean, running_var)
+               sum = Add (n, addend)
+               y = Relu (sum)
+             })"});
+
+// Of BatchNormRelu. The sign of its y is computed again from x, which is read anyway.
+REGISTER_OP(BatchNormReluGrad,
+            {.domain = "com.microsoft",
+             .inputs = {"dy", "x", "scale?", "bias?", "saved_mean", "saved_inv_std"},
+             .outputs = {"dx", "dscale", "dbias"},
+             .kind = OpKind::Norm,
+             .infer = infer_grad});
 
 RowAxes norm_rows(const RowQuery& query) { return rows_beside(query, 1); }
 REGISTER_ROW_AXES(norm_rows, "BatchNormalization");

@@ -101,6 +101,8 @@ std::vector<Pass> joint_passes() {
       {"merge_slice_gradients", merge_slice_gradients},
       {"eliminate_common_subexpressions", eliminate_common_subexpressions},
       {"accumulate_gather_gradients", accumulate_gather_gradients},
+      // Before the passes that find other ways to the sign of a Relu's result.
+      pass_of(fusion_named("fuse_batch_norm_relu")),
       {"read_relu_sign_later", read_relu_sign_later},
       // Handles the rest, without such a later value.
       {"keep_relu_sign", keep_relu_sign},

@@ -77,7 +77,7 @@ Node* sample(Graph& graph, const OpDef& def) {
   Values operands;
   for (std::string_view operand : def.inputs) {
     if (operand.ends_with('?')) operand.remove_suffix(1);
-    const std::set<std::string_view> per_feature = {"bias", "scale"};
+    const std::set<std::string_view> per_feature = {"bias", "scale", "running_mean", "running_var"};
     const Dims dims = per_feature.contains(operand) ? Dims{8} : sizes({"n", "8"});
     operands.push_back(graph.add_input(operand, DType::Float32, dims));
   }

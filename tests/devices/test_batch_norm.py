@@ -1,4 +1,4 @@
-"""Batch norm by the CUDA kernels, compiled for the host: layouts, types, statistics, one write-back."""
+"""Batch norm by the CUDA kernels, compiled for the host: layouts, types, statistics, Relu behind it."""
 
 from __future__ import annotations
 
@@ -107,3 +107,126 @@ def test_buffers_are_written_back_in_one_step(monkeypatch: pytest.MonkeyPatch) -
     text = training_piece(model._compiler).text("plan")
     (line,) = [line for line in text.splitlines() if "write_back_cuda" in line]
     assert line.count("num_batches_tracked@") == 3
+
+
+class Residual(nn.Module):
+    """Two blocks: one whose shortcut has a norm, too, and one that ends with a sum alone."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(channels, channels, 1) for _ in range(5))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(channels) for _ in range(5))
+        for parameter in self.parameters():
+            nn.init.normal_(parameter)
+
+    def forward(self, x: Tensor) -> Tensor:
+        def at(i: int, x: Tensor) -> Tensor:
+            return self.norms[i](self.convs[i](x))
+
+        x = torch.relu(at(1, torch.relu(at(0, x))) + at(2, x))
+        return torch.relu(x + at(4, torch.relu(at(3, x)))).mean((2, 3))
+
+
+def _residual_step(
+    block: Residual, x: Tensor, cast: torch.dtype | None
+) -> tuple[str, list[Tensor]]:
+    """The plan; the result, all gradients, and the statistics."""
+    model = ORTModule(copy.deepcopy(block))
+    x = x.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+    with torch.autocast("cpu", cast or torch.bfloat16, enabled=cast is not None):
+        y = model(x)
+    y.float().square().mean().backward()
+    assert x.grad is not None
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    text = training_piece(model._compiler).text("plan")
+    return text, [y.detach(), x.grad, *gradients, *model.buffers()]
+
+
+@emulated
+@pytest.mark.parametrize(
+    ("cast", "last", "channels", "pixels"),
+    [
+        (None, False, 8, 9),
+        (None, True, 7, 5),
+        (torch.bfloat16, True, 8, 9),
+        (torch.float16, False, 7, 5),
+    ],
+)
+def test_a_relu_behind_a_norm_changes_no_bit(
+    monkeypatch: pytest.MonkeyPatch,
+    cast: torch.dtype | None,
+    last: bool,
+    channels: int,
+    pixels: int,
+) -> None:
+    """Of two steps, and of values that are computed again."""
+    monkeypatch.setenv("ORTMODULE_CUDA_EMULATION", "1")
+    torch.manual_seed(0)
+    block = Residual(channels)
+    x = torch.randn(3, channels, pixels, pixels)
+    x = x.contiguous(memory_format=torch.channels_last) if last else x
+    plan, found = _residual_step(block, x, cast)
+    counts = {
+        name: plan.count(f" {name}_cuda ")
+        for name in (
+            "batch_norm",
+            "batch_norm_relu",
+            "batch_norm_add_relu",
+            "batch_norm_grad",
+            "batch_norm_relu_grad",
+        )
+    }
+    assert counts == {
+        "batch_norm": 1,
+        "batch_norm_relu": 2,
+        "batch_norm_add_relu": 2,
+        "batch_norm_grad": 3,
+        "batch_norm_relu_grad": 2,
+    }
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", "1")
+    _, recomputed = _residual_step(block, x, cast)
+    assert all(torch.equal(*pair) for pair in zip(found, recomputed, strict=True))
+    monkeypatch.delenv("ORTMODULE_MEMORY_OPT_LEVEL")
+    monkeypatch.setenv("ORTMODULE_DISABLE_PASSES", "fuse_batch_norm_relu")
+    plan, apart = _residual_step(block, x, cast)
+    assert "relu_cuda" not in plan and "relu_grad_cuda" not in plan
+    assert all(torch.equal(*pair) for pair in zip(found, apart, strict=True))
+
+
+@emulated
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_relu_and_norm_without_a_kernel(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    """Images in another order than the gradient or the addend: the body of the fused op."""
+    monkeypatch.setenv("ORTMODULE_CUDA_EMULATION", "1")
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(6)
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    norm = norm.to(torch.float64 if dtype == torch.float64 else torch.float32)
+
+    class Ends(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = copy.deepcopy(norm), copy.deepcopy(norm)
+
+        def forward(self, x: Tensor, addend: Tensor) -> Tensor:
+            y = torch.relu(self.first(x)).transpose(2, 3).contiguous()
+            return torch.relu(self.second(y) + addend)
+
+    x = torch.randn(4, 6, 5, 5).to(dtype).contiguous(memory_format=torch.channels_last)
+    addend = torch.randn(4, 6, 5, 5).to(dtype)
+    results = []
+    for model, wide in ((ORTModule(Ends()), False), (Ends(), False), (Ends().double(), True)):
+        operands = [
+            t.to(torch.float64 if wide else dtype).detach().requires_grad_() for t in (x, addend)
+        ]
+        y = model(*operands)
+        y.double().square().mean().backward()
+        grads = [t.grad for t in (*operands, *model.parameters()) if t.grad is not None]
+        results.append([y.detach(), *grads, *(b for b in model.buffers() if b.is_floating_point())])
+    found, eager, exact = results
+    least = 1e-13 if dtype == torch.float64 else 1e-6
+    for a, b in zip(_errors(found, exact), _errors(eager, exact), strict=True):
+        assert a <= 3 * b + least

@@ -1,11 +1,15 @@
-// BatchNormInternal and BatchNormInternalGrad over row-major and channels-last tensors; formulas as
-// in cpu/batch_norm.cpp.
+// BatchNormInternal and BatchNormInternalGrad over row-major and channels-last tensors, alone and
+// with a Relu behind them; formulas as in cpu/batch_norm.cpp. The Relu changes no bit: each result
+// of the norm is rounded before it, and backward computes it again by the same operations.
 // Method: blocks add up parts of a channel (channel_sums.cuh), one kernel finishes the sums of all
 // parts in their order and in double, and writes a few coefficients per channel, with which the
-// last kernel goes over the elements. Bytes moved: x twice and y once; dy and x twice and dx once.
+// last kernel goes over the elements. Bytes moved: x twice, addend and y once; dy and x twice and
+// dx once.
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/cuda/channel_sums.cuh"
+#include "kernels/pointwise_activation.h"
 
 namespace ortmodule::cuda {
 namespace {
@@ -13,7 +17,7 @@ namespace {
 /// Of a block that finishes sums: channels by parts.
 constexpr int kFinishedChannels = kColumnThreads, kFinishedParts = 32;
 /// Numbers per channel that the last kernel reads.
-constexpr int kCoefficients = 4;
+constexpr int kCoefficients = 5;
 
 // --- coefficients of channels --------------------------------------------------------------------
 /// Operands and results per channel; those that are not there are null. S: their type.
@@ -29,17 +33,13 @@ struct PerChannel {
 };
 
 template <class S>
-__device__ __forceinline__ double number_or(const S* from, int64_t i, double other) {
-  return from ? static_cast<double>(widened(from[i])) : other;
-}
-template <class S>
 __device__ __forceinline__ void store_number(S* to, int64_t i, double value) {
   if (to) to[i] = stored<S>(value);
 }
 template <class S>
 __device__ __forceinline__ void move_statistic(const PerChannel<S>& p, S* to, const S* old,
                                                int64_t i, double batch) {
-  if (to && old) to[i] = stored<S>((1 - p.momentum) * number_or(old, i, 0) + p.momentum * batch);
+  if (to && old) to[i] = stored<S>((1 - p.momentum) * number_or(old, i, 0.0) + p.momentum * batch);
 }
 
 /// y = (x - c0) c1 + c2. `length`, `count`: elements of a channel in a part, and in all.
@@ -70,13 +70,15 @@ __global__ __launch_bounds__(kFinishedChannels* kFinishedParts) void finish_mome
   move_statistic(p, p.new_mean, p.old_mean, i, mean);
   move_statistic(p, p.new_variance, p.old_variance, i, squares / (count - 1));
   coefficients[i] = static_cast<C>(mean);
-  coefficients[channels + i] = static_cast<C>(inv * number_or(p.scale, i, 1));
-  coefficients[2 * channels + i] = static_cast<C>(number_or(p.bias, i, 0));
+  // Of inv as it is saved, so that backward finds the same results.
+  const double saved = sizeof(S) < sizeof(C) ? inv : static_cast<double>(static_cast<C>(inv));
+  coefficients[channels + i] = channel_factor<S, C>(saved, p.scale, i);
+  coefficients[2 * channels + i] = number_or<S, C>(p.bias, i, 0);
   store_number(p.mean, i, mean);
   store_number(p.inv, i, inv);
 }
 
-/// dx = c1 (dy - c2 - (x - c0) c3), and the gradients of scale and bias.
+/// dx = c1 (dy - c2 - (x - c0) c3), y = (x - c0) c1 + c4, and the gradients of scale and bias.
 template <class S, class C>
 __global__ __launch_bounds__(kFinishedChannels* kFinishedParts) void finish_gradients_cuda(
     PerChannel<S> p, const C* partials, int64_t parts, double count, int64_t channels,
@@ -93,11 +95,12 @@ __global__ __launch_bounds__(kFinishedChannels* kFinishedParts) void finish_grad
   }
   add_over_rows<kFinishedParts>(sums, scratch);
   if (threadIdx.y > 0 || i >= channels) return;
-  const double inv = number_or(p.known_inv, i, 1);
-  coefficients[i] = static_cast<C>(number_or(p.known_mean, i, 0));
-  coefficients[channels + i] = static_cast<C>(inv * number_or(p.scale, i, 1));
+  const double inv = number_or(p.known_inv, i, 1.0);
+  coefficients[i] = number_or<S, C>(p.known_mean, i, 0);
+  coefficients[channels + i] = channel_factor<S, C>(inv, p.scale, i);
   coefficients[2 * channels + i] = static_cast<C>(sums[0] / count);
   coefficients[3 * channels + i] = static_cast<C>(sums[1] * inv * inv / count);
+  coefficients[4 * channels + i] = number_or<S, C>(p.bias, i, 0);
   store_number(p.dscale, i, sums[1] * inv);
   store_number(p.dbias, i, sums[0]);
 }
@@ -108,27 +111,35 @@ size_t finishing_bytes(int values) {
 }
 
 // --- elements ------------------------------------------------------------------------------------
-template <class T>
+/// What follows the norm.
+enum class Behind : uint8_t { Nothing, Relu, AddRelu };
+
+template <class T, Behind kBehind>
 struct Normalize {
   using C = ComputeOf<T>;
   static constexpr int kUsed = 3;
-  const T* x;
+  const T *x, *addend;
   T* y;
 
   template <int kCount>
   __device__ __forceinline__ void operator()(int64_t at, const C (&c)[kUsed][kCount]) const {
-    C v[kCount];
+    C v[kCount], more[kCount];
     load_computed<T, kCount>(v, x + at);
+    if constexpr (kBehind == Behind::AddRelu) load_computed<T, kCount>(more, addend + at);
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) v[k] = (v[k] - c[0][k]) * c[1][k] + c[2][k];
+    for (int k = 0; k < kCount; ++k) {
+      v[k] = NormalizedChannel<C>{c[0][k], c[1][k], c[2][k]}(v[k]);
+      if constexpr (kBehind == Behind::AddRelu) v[k] = widened(narrowed(v[k], T{})) + more[k];
+      if constexpr (kBehind != Behind::Nothing) v[k] = formulas::Relu()(v[k]);
+    }
     store_computed<T, kCount>(y + at, v);
   }
 };
 
-template <class T>
+template <class T, bool kRelu>
 struct Differentiate {
   using C = ComputeOf<T>;
-  static constexpr int kUsed = 4;
+  static constexpr int kUsed = kRelu ? 5 : 4;
   const T *dy, *x;
   T* dx;
 
@@ -138,7 +149,11 @@ struct Differentiate {
     load_computed<T, kCount>(g, dy + at);
     load_computed<T, kCount>(v, x + at);
 #pragma unroll
-    for (int k = 0; k < kCount; ++k) g[k] = c[1][k] * (g[k] - c[2][k] - (v[k] - c[0][k]) * c[3][k]);
+    for (int k = 0; k < kCount; ++k) {
+      if constexpr (kRelu)
+        g[k] = passed<T>(g[k], NormalizedChannel<C>{c[0][k], c[1][k], c[4][k]}(v[k]));
+      g[k] = c[1][k] * (g[k] - c[2][k] - (v[k] - c[0][k]) * c[3][k]);
+    }
     store_computed<T, kCount>(dx + at, g);
   }
 };
@@ -198,6 +213,11 @@ void launch_map(const KernelArgs& args, const Map& map, const ChannelShape& s,
 }
 
 // --- steps ---------------------------------------------------------------------------------------
+/// Operand of BatchNormAddRelu.
+constexpr size_t kAddend = 5;
+/// Operand of the gradients: the mean, in front of the reciprocal deviation.
+constexpr size_t mean_operand(bool relu) { return relu ? 4 : 3; }
+
 template <class C>
 struct Workspace {
   C *coefficients, *partials;
@@ -223,7 +243,7 @@ bool in_vectors(const ChannelShape& s, const Pointers*... pointers) {
   return rows_are_vectors<T>(s.rows ? s.channels : s.pixels, pointers...);
 }
 
-template <class T, class S, int kCount>
+template <class T, class S, int kCount, Behind kBehind>
 void normalize(const KernelArgs& args, const ChannelShape& s) {
   using C = ComputeOf<T>;
   const Attrs& attrs = args.facts.node().attrs;
@@ -246,10 +266,12 @@ void normalize(const KernelArgs& args, const ChannelShape& s) {
               finishing_block(), finishing_bytes(3), args.context, p, w.partials, parts.count,
               static_cast<double>(parts.length * s.pixels), static_cast<double>(s.count()),
               s.channels, w.coefficients);
-  launch_map<Normalize<T>, kCount>(args, {x, args.out[0].as<T>()}, s, w.coefficients);
+  const T* const addend = data_or_null<T>(args.in, kAddend);
+  launch_map<Normalize<T, kBehind>, kCount>(args, {x, addend, args.out[0].as<T>()}, s,
+                                            w.coefficients);
 }
 
-template <class T, class S, int kCount>
+template <class T, class S, int kCount, bool kRelu>
 void differentiate(const KernelArgs& args, const ChannelShape& s) {
   using C = ComputeOf<T>;
   const Workspace<C> w(args.workspace, s);
@@ -257,16 +279,19 @@ void differentiate(const KernelArgs& args, const ChannelShape& s) {
   const T *const dy = args.in[0].as<T>(), *const x = args.in[1].as<T>();
   PerChannel<S> p;
   p.scale = data_or_null<S>(args.in, 2);
-  p.known_mean = args.in[3].as<S>();
-  p.known_inv = args.in[4].as<S>();
+  p.bias = kRelu ? data_or_null<S>(args.in, 3) : nullptr;
+  const TensorView &mean = args.in[mean_operand(kRelu)], &inv = args.in[mean_operand(kRelu) + 1];
+  p.known_mean = mean.as<S>();
+  p.known_inv = inv.as<S>();
   p.dscale = data_or_null<S>(args.out, 1);
   p.dbias = data_or_null<S>(args.out, 2);
-  launch_sums<GradientSumsOf<T, S>, kCount>(args, {dy, x, p.known_mean}, s, parts, w.partials);
+  launch_sums<GradientSumsOf<T, S, kRelu>, kCount>(
+      args, {dy, x, p.known_mean, p.known_inv, p.scale, p.bias}, s, parts, w.partials);
   ORTM_LAUNCH((finish_gradients_cuda<S, C>), grid_of(blocks_for(s.channels, kFinishedChannels)),
               finishing_block(), finishing_bytes(2), args.context, p, w.partials, parts.count,
               static_cast<double>(s.count()), s.channels, w.coefficients);
   if (T* const dx = data_or_null<T>(args.out, 0))
-    launch_map<Differentiate<T>, kCount>(args, {dy, x, dx}, s, w.coefficients);
+    launch_map<Differentiate<T, kRelu>, kCount>(args, {dy, x, dx}, s, w.coefficients);
 }
 
 /// body.template operator()<T, S>(): the types of x and of what is there per channel.
@@ -280,30 +305,33 @@ void dispatch_types(DType x, DType per_channel, const Body& body) {
   });
 }
 
+template <Behind kBehind>
 void run_batch_norm(const KernelArgs& args) {
   const ChannelShape s(args.facts.inputs[0].layout);
   dispatch_types(args.in[0].dtype, args.facts.outputs[3].dtype, [&]<class T, class S> {
-    if (in_vectors<T>(s, args.in[0].as<T>(), args.out[0].as<T>()))
-      normalize<T, S, kVectorCount<T>>(args, s);
+    if (in_vectors<T>(s, args.in[0].as<T>(), args.out[0].as<T>(),
+                      data_or_null<T>(args.in, kAddend)))
+      normalize<T, S, kVectorCount<T>, kBehind>(args, s);
     else
-      normalize<T, S, 1>(args, s);
+      normalize<T, S, 1, kBehind>(args, s);
   });
 }
 
+template <bool kRelu>
 void run_batch_norm_grad(const KernelArgs& args) {
   const ChannelShape s(args.facts.inputs[1].layout);
-  dispatch_types(args.in[1].dtype, args.in[3].dtype, [&]<class T, class S> {
+  dispatch_types(args.in[1].dtype, args.in[mean_operand(kRelu)].dtype, [&]<class T, class S> {
     if (in_vectors<T>(s, args.in[0].as<T>(), args.in[1].as<T>(), data_or_null<T>(args.out, 0)))
-      differentiate<T, S, kVectorCount<T>>(args, s);
+      differentiate<T, S, kVectorCount<T>, kRelu>(args, s);
     else
-      differentiate<T, S, 1>(args, s);
+      differentiate<T, S, 1, kRelu>(args, s);
   });
 }
 
-/// `x`: which operand is x; `per_channel`: the type of what is there per channel.
-Reason unsupported(const StepFacts& facts, size_t x, DType per_channel) {
+/// `x`: which operand is x; `per_channel`: the type of what is there per channel, in the operands
+/// behind x in front of `end`.
+Reason unsupported(const StepFacts& facts, size_t x, DType per_channel, size_t end) {
   const OperandFacts& of = facts.inputs[x];
-  if (of.layout.sizes.empty()) return {};  // sizes are not known yet
   const int64_t elements = element_count(of.layout.sizes);
   if (elements == 0) return "x is empty";
   if (elements > kMostChannelElements) return "x is too large for 32-bit positions";
@@ -311,22 +339,30 @@ Reason unsupported(const StepFacts& facts, size_t x, DType per_channel) {
     return "dy and x lie in different orders";
   if (per_channel != of.dtype && per_channel != compute_dtype(of.dtype))
     return "statistics must have the type of x, or 32 bits";
-  for (size_t i = x + 1; i < facts.inputs.size(); ++i)
+  for (size_t i = x + 1; i < std::min(end, facts.inputs.size()); ++i)
     if (facts.inputs[i].dtype != per_channel && facts.inputs[i].dtype != DType::Undefined)
       return "scale, bias and statistics are of several types";
   return {};
 }
 
 Reason unsupported_forward(const StepFacts& facts) {
-  return unsupported(facts, 0, facts.outputs[3].dtype);
+  if (facts.inputs[0].layout.sizes.empty()) return {};  // sizes are not known yet
+  if (Reason reason = unsupported(facts, 0, facts.outputs[3].dtype, kAddend)) return reason;
+  if (facts.inputs.size() <= kAddend) return {};
+  const OperandFacts &x = facts.inputs[0], &addend = facts.inputs[kAddend];
+  if (ChannelShape(addend.layout).rows != ChannelShape(x.layout).rows)
+    return "x and addend lie in different orders";
+  return {};
 }
 
+template <bool kRelu>
 Reason unsupported_backward(const StepFacts& facts) {
-  const DType dtype = facts.inputs[3].dtype;
+  if (facts.inputs[1].layout.sizes.empty()) return {};  // sizes are not known yet
+  const DType dtype = facts.inputs[mean_operand(kRelu)].dtype;
   for (size_t i : {1, 2})
     if (facts.node().output_used[i] && facts.outputs[i].dtype != dtype)
       return "gradients of scale and bias have another type than the statistics";
-  return unsupported(facts, 1, dtype);
+  return unsupported(facts, 1, dtype, facts.inputs.size());
 }
 
 template <size_t kTensor>
@@ -334,29 +370,51 @@ std::vector<Sizes> strides_of_operand(const StepFacts& facts) {
   return {facts.inputs[kTensor].layout.strides};
 }
 
-REGISTER_KERNEL({.op = "BatchNormInternal",
-                 .name = "batch_norm_cuda",
-                 .device = Device::CUDA,
-                 .dtypes = kAllFloats,
-                 .run = run_batch_norm,
-                 .unsupported = unsupported_forward,
-                 .workspace_bytes = workspace_bytes<0>,
-                 .output_strides = strides_of_operand<0>,
-                 .input_rules = {LayoutRule::MemoryFormat},
-                 .inplace = true,
-                 .inplace_operand = 0});
-REGISTER_KERNEL({.op = "BatchNormInternalGrad",
-                 .name = "batch_norm_grad_cuda",
-                 .device = Device::CUDA,
-                 .dtypes = kAllFloats,
-                 .run = run_batch_norm_grad,
-                 .unsupported = unsupported_backward,
-                 .workspace_bytes = workspace_bytes<1>,
-                 .output_strides = strides_of_operand<1>,
-                 .input_rules = {LayoutRule::MemoryFormat, LayoutRule::MemoryFormat},
-                 .leaves_out_unused = true,
-                 .inplace = true,
-                 .inplace_operand = 0});
+/// Of x and, behind what is there per channel, the addend.
+std::vector<LayoutRule> forward_rules(bool adds) {
+  constexpr LayoutRule kImages = LayoutRule::MemoryFormat, kDense = LayoutRule::Contiguous;
+  if (!adds) return {kImages};
+  return {kImages, kDense, kDense, kDense, kDense, kImages};
+}
+
+template <Behind kBehind>
+KernelDef forward(std::string_view op, std::string_view name) {
+  constexpr bool kAdds = kBehind == Behind::AddRelu;
+  return {.op = op,
+          .name = name,
+          .device = Device::CUDA,
+          .dtypes = kAllFloats,
+          .run = run_batch_norm<kBehind>,
+          .unsupported = unsupported_forward,
+          .workspace_bytes = workspace_bytes<0>,
+          .output_strides = strides_of_operand<0>,
+          .input_rules = forward_rules(kAdds),
+          .inplace = true,
+          .inplace_operand = kAdds ? kAddend : 0};
+}
+
+template <bool kRelu>
+KernelDef backward(std::string_view op, std::string_view name) {
+  return {.op = op,
+          .name = name,
+          .device = Device::CUDA,
+          .dtypes = kAllFloats,
+          .run = run_batch_norm_grad<kRelu>,
+          .unsupported = unsupported_backward<kRelu>,
+          .workspace_bytes = workspace_bytes<1>,
+          .output_strides = strides_of_operand<1>,
+          .input_rules = {LayoutRule::MemoryFormat, LayoutRule::MemoryFormat},
+          .leaves_out_unused = true,
+          .inplace = true,
+          .inplace_operand = 0};
+}
+
+const KernelRegistrar kNorm(forward<Behind::Nothing>("BatchNormInternal", "batch_norm_cuda"));
+const KernelRegistrar kNormRelu(forward<Behind::Relu>("BatchNormRelu", "batch_norm_relu_cuda"));
+const KernelRegistrar kNormAddRelu(forward<Behind::AddRelu>("BatchNormAddRelu",
+                                                            "batch_norm_add_relu_cuda"));
+const KernelRegistrar kGrad(backward<false>("BatchNormInternalGrad", "batch_norm_grad_cuda"));
+const KernelRegistrar kReluGrad(backward<true>("BatchNormReluGrad", "batch_norm_relu_grad_cuda"));
 
 }  // namespace
 }  // namespace ortmodule::cuda

@@ -1,5 +1,6 @@
 // Sums over the channels of row-major and channels-last tensors, in parts: means with sums of
-// squared differences, or sums of a gradient and of its product with x. Blocks take parts of a
+// squared differences, or sums of a gradient (also of a Relu behind a norm) and of its product
+// with x. Blocks take parts of a
 // channel; what follows adds up the parts in their order. How channels are cut follows from the
 // shape only. Variances are sums of squared differences from an element of the same channel,
 // combined by T. F. Chan, G. H. Golub, R. J. LeVeque, "Updating formulae and a pairwise algorithm
@@ -58,6 +59,17 @@ struct ChannelParts {
   }
 };
 
+// --- numbers of channels -------------------------------------------------------------------------
+template <class S, class C>
+__device__ __forceinline__ C number_or(const S* from, int64_t i, C other) {
+  return from ? static_cast<C>(widened(from[i])) : other;
+}
+/// What x's difference from the mean is multiplied with.
+template <class S, class C>
+__device__ __forceinline__ C channel_factor(double inv, const S* scale, int64_t channel) {
+  return static_cast<C>(inv * number_or(scale, channel, 1.0));
+}
+
 // --- sums of parts -------------------------------------------------------------------------------
 /// Mean and sum of squared differences from it.
 template <class C>
@@ -75,6 +87,10 @@ struct CombineMoments {
   }
 };
 
+/// What a channel's elements are compared with while nothing but x is known of them.
+template <class C>
+struct NoCenter {};
+
 /// What is added up of x: differences from the first element that a thread sees, and their squares.
 template <class T>
 struct MomentsOf {
@@ -87,7 +103,8 @@ struct MomentsOf {
     C pivot[kChannels] = {}, sum[kChannels] = {}, squares[kChannels] = {};
     int steps = 0;
 
-    __device__ __forceinline__ void add(const MomentsOf& of, int64_t at, const C (&)[kChannels]) {
+    __device__ __forceinline__ void add(const MomentsOf& of, int64_t at,
+                                        const NoCenter<C> (&)[kChannels]) {
       C v[kCount];
       load_computed<T, kCount>(v, of.x + at);
       if (steps++ == 0)
@@ -109,30 +126,65 @@ struct MomentsOf {
     }
   };
   using Combine = CombineMoments;
-  __device__ __forceinline__ C center(int64_t) const { return 0; }
+  using Center = NoCenter<C>;
+  __device__ __forceinline__ Center center(int64_t) const { return {}; }
 };
 
-/// What is added up of dy and x: dy, and dy times the difference from the mean.
-template <class T, class S>
+/// What rounds to zero as T, where positive: half of its least number.
+template <class T>
+__device__ __forceinline__ ComputeOf<T> rounded_to_zero() {
+  if constexpr (std::is_same_v<T, Float16>)
+    return 0x1p-25F;
+  else if constexpr (std::is_same_v<T, BFloat16>)
+    return 0x1p-134F;
+  else
+    return 0;
+}
+
+/// A normalized channel: (x - mean) factor + bias.
+template <class C>
+struct NormalizedChannel {
+  C mean, factor, bias;
+  __device__ __forceinline__ C operator()(C x) const { return (x - mean) * factor + bias; }
+};
+
+/// dy where a norm's result, as it is stored, passes a Relu.
+template <class T>
+__device__ __forceinline__ ComputeOf<T> passed(ComputeOf<T> dy, ComputeOf<T> normalized) {
+  return normalized <= rounded_to_zero<T>() ? ComputeOf<T>(0) : dy;
+}
+
+/// Of a channel's gradient: the mean and, of a Relu behind the norm (kRelu), all that gives the
+/// norm's result; scale and bias are null if absent.
+template <class T, class S, bool kRelu>
 struct GradientSumsOf {
   using C = ComputeOf<T>;
+  using Center = std::conditional_t<kRelu, NormalizedChannel<C>, C>;
   const T *dy, *x;
-  const S* mean;
+  const S *mean, *inv, *scale, *bias;
 
+  /// What is added up: dy, and dy times the difference from the mean.
   template <int kCount, int kChannels>
   struct Sums {
     C sum[kChannels] = {}, product[kChannels] = {};
 
     __device__ __forceinline__ void add(const GradientSumsOf& of, int64_t at,
-                                        const C (&mean)[kChannels]) {
+                                        const Center (&center)[kChannels]) {
       C g[kCount], v[kCount];
       load_computed<T, kCount>(g, of.dy + at);
       load_computed<T, kCount>(v, of.x + at);
 #pragma unroll
       for (int k = 0; k < kCount; ++k) {
         const int c = kChannels == 1 ? 0 : k;
+        C mean;
+        if constexpr (kRelu) {
+          g[k] = passed<T>(g[k], center[c](v[k]));
+          mean = center[c].mean;
+        } else {
+          mean = center[c];
+        }
         sum[c] += g[k];
-        product[c] += g[k] * (v[k] - mean[c]);
+        product[c] += g[k] * (v[k] - mean);
       }
     }
     __device__ __forceinline__ Moments<C> result(int c) const { return {0, sum[c], product[c]}; }
@@ -142,8 +194,13 @@ struct GradientSumsOf {
       return {0, a.mean + b.mean, a.squares + b.squares};
     }
   };
-  __device__ __forceinline__ C center(int64_t channel) const {
-    return static_cast<C>(widened(mean[channel]));
+  __device__ __forceinline__ Center center(int64_t channel) const {
+    if constexpr (kRelu)
+      return {number_or<S, C>(mean, channel, 0),
+              channel_factor<S, C>(number_or(inv, channel, 1.0), scale, channel),
+              number_or<S, C>(bias, channel, 0)};
+    else
+      return number_or<S, C>(mean, channel, 0);
   }
 };
 
@@ -162,7 +219,7 @@ __global__ __launch_bounds__(kChannelThreads) void add_rows_of_channels_cuda(
   const int64_t begin = part * length, end = begin + length < rows ? begin + length : rows;
   typename Of::template Sums<kCount, kCount> sums;
   if (exists) {
-    C center[kCount];
+    typename Of::Center center[kCount];
 #pragma unroll
     for (int k = 0; k < kCount; ++k) center[k] = of.center(channel + k);
 #pragma unroll 4
@@ -197,7 +254,7 @@ __global__ __launch_bounds__(kChannelThreads) void add_planes_cuda(Of of, typena
   const int64_t begin = part * length, end = begin + length < images ? begin + length : images;
   const uint32_t total = static_cast<uint32_t>(end - begin) * vectors.divisor;
   typename Of::template Sums<kCount, 1> sums;
-  const C center[1] = {of.center(channel)};
+  const typename Of::Center center[1] = {of.center(channel)};
 #pragma unroll 4
   for (uint32_t i = threadIdx.x; i < total; i += kChannelThreads) {
     const uint32_t image = vectors.quotient(i), vector = i - image * vectors.divisor;
