@@ -1,12 +1,14 @@
 #include "lower/lower.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "base/typed_id.h"
 #include "lower/host_copies.h"
 #include "lower/lower_ungrouped.h"
 #include "lower/step_forms.h"
+#include "ops/infer_rules.h"
 #include "ops/op_def.h"
 
 namespace ortmodule {
@@ -153,7 +155,8 @@ using ItemId = Id<struct ItemTag>;
 /// was merged into another is empty.
 class Grouper {
  public:
-  Grouper(const std::vector<Node*>& nodes, Device device) : host_(device == Device::Host) {
+  Grouper(const std::vector<Node*>& nodes, Device device)
+      : host_(device == Device::Host), launches_(device == Device::CUDA) {
     for (Node* node : nodes) {
       const auto id = static_cast<size_t>(node->id());
       if (id >= item_of_.size()) item_of_.resize(id + 1);
@@ -164,6 +167,7 @@ class Grouper {
   std::vector<StepNodes> run(bool join) {
     for (ItemId id : items_.ids())
       if (join && items_[id].pointwise && items_[id].nodes.size() == 1) join_producers(id);
+    if (join && launches_) join_alike();
     std::vector<StepNodes> steps;
     for (StepNodes& item : items_)
       if (!item.nodes.empty()) steps.push_back(std::move(item));
@@ -201,6 +205,44 @@ class Grouper {
       }
       if (!joined) return;
     }
+  }
+
+  // Merges steps that could run at the start and are alike: the casts of weights under autocast,
+  // the counters of batch norms. Each would be a launch of its own.
+  void join_alike() {
+    std::map<std::string, ItemId> open;
+    for (ItemId id : items_.ids()) {
+      if (!can_run_early(items_[id])) continue;
+      const Node& node = *items_[id].nodes[0];
+      const Value& result = *node.output();
+      const std::string kind = str(node.op, " ", name_of(result.dtype), dims_text(result.dims));
+      const auto [found, is_new] = open.emplace(kind, id);
+      if (is_new) continue;
+      const ItemId first = found->second;
+      if (items_[first].nodes.size() < kMostNodes && operand_count(first, id) <= kMostOperands)
+        move_into(first, id);
+      else
+        found->second = id;
+    }
+  }
+
+  // One op on inputs of the graph, whose result is kept to the end of forward anyway.
+  static bool can_run_early(const StepNodes& item) {
+    if (!item.pointwise || item.nodes.size() != 1) return false;
+    const Node& node = *item.nodes[0];
+    for (const Value* input : node.inputs())
+      if (input && input->producer()) return false;
+    return node.region == Region::Forward && is_kept(*node.output());
+  }
+
+  // Whether forward keeps the value, or a view of it, for the caller or for backward.
+  static bool is_kept(const Value& value) {
+    return value.is_graph_output() ||
+           std::any_of(value.uses().begin(), value.uses().end(), [](const Use& use) {
+             const bool is_view = op_def(use.node->op).kind == OpKind::View;
+             return use.node->region == Region::Backward ||
+                    (is_view && is_kept(*use.node->output()));
+           });
   }
 
   bool can_merge(ItemId from, ItemId to) const {
@@ -266,21 +308,26 @@ class Grouper {
 
   // Prefer moving the producer down: its results are then allocated as late as possible.
   ItemId merge(ItemId from, ItemId to) {
-    StepNodes& a = items_[from];
-    StepNodes& b = items_[to];
-    const bool sink = sinkable(from, to);
-    const ItemId stays = sink ? to : from;
-    std::vector<Node*> merged = a.nodes;
-    merged.insert(merged.end(), b.nodes.begin(), b.nodes.end());
-    a.nodes.clear();
-    b.nodes.clear();
-    items_[stays].nodes = std::move(merged);
-    for (const Node* node : items_[stays].nodes) item_of_[static_cast<size_t>(node->id())] = stays;
-    return stays;
+    if (!sinkable(from, to)) {
+      move_into(from, to);
+      return from;
+    }
+    items_[from].nodes.swap(items_[to].nodes);  // the nodes of `from` stay in front
+    move_into(to, from);
+    return to;
+  }
+
+  // Appends the nodes of `from`, which is empty then.
+  void move_into(ItemId to, ItemId from) {
+    std::vector<Node*>& nodes = items_[to].nodes;
+    nodes.insert(nodes.end(), items_[from].nodes.begin(), items_[from].nodes.end());
+    items_[from].nodes.clear();
+    for (const Node* node : nodes) item_of_[static_cast<size_t>(node->id())] = to;
   }
 
   IdVector<ItemId, StepNodes> items_;
   bool host_;
+  bool launches_;                // a step costs the host a launch
   std::vector<ItemId> item_of_;  // by node id
 };
 

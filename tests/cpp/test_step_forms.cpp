@@ -99,6 +99,36 @@ TEST(StepForms, PlansOfOtherSizesShareStepsOfTheSameSizes) {
   EXPECT_NE(of(*first, "a"), of(*other, "a")) << "of another graph";
 }
 
+// The casts of weights under autocast, and the counters of batch norms: a launch each otherwise.
+// The cast `t` is not kept, `u` has other sizes.
+TEST(Steps, AlikeOnesOfParametersAreOneOnCuda) {
+  const auto graph = parsed(R"(g (x: bf16[4,4], w: param grad f32[4,4], v: param grad f32[4,4],
+      o: f32[4,4], p: param grad f32[4,8], n: i64[], m: i64[], dz: dy 0 bf16[4,8])
+      => (z, i, j, grad 1: dw, grad 2: dv, grad 4: dp) {
+    i = Add (n, 1)
+    a = Cast<to=bf16> (w); y = MatMul (x, a); t = Cast<to=bf16> (o); q = MatMul (y, t)
+    j = Add (m, 1)
+    b = Cast<to=bf16> (v); e = Transpose<perm=[1,0]> (b); r = MatMul (q, e)
+    u = Cast<to=bf16> (p); z = MatMul (r, u)
+    backward: dp = FusedMatMul<transA=1> (r, dz)
+    backward: dr = FusedMatMul<transB=1> (dz, u)
+    backward: dv = FusedMatMul<transB=1> (dr, e)
+    backward: dw = FusedMatMul<transB=1> (dr, a)
+  })");
+  const auto steps_of = [&](Device device) {
+    std::vector<std::string> steps;
+    for (const StepNodes& step : lower(*graph, device, {}).steps) {
+      if (!step.pointwise) continue;
+      std::string names;
+      for (const Node* node : step.nodes) names += node->output()->name;
+      steps.push_back(names);
+    }
+    return steps;
+  };
+  EXPECT_EQ(steps_of(Device::CUDA), (std::vector<std::string>{"ij", "ab", "t", "u"}));
+  EXPECT_EQ(steps_of(Device::CPU).size(), 6U);
+}
+
 // The flattened gradient `flat` exists as soon as `dy`; the activation `b` is then free for `db`.
 TEST(BackwardOrder, WeightGradientsRunBeforeTheGradientOfTheirOperand) {
   const auto graph = parsed(R"(chain (x: f32[2,4,4], w: param grad f32[4,4],
