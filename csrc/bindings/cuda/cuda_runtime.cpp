@@ -13,6 +13,7 @@
 
 #include <deque>
 #include <mutex>
+#include <optional>
 
 #include "bindings/cuda/graph_recorder.h"
 #include "bindings/cuda/stream_copies.h"
@@ -40,9 +41,22 @@ bool is_gpu_memory(const void* address) {
 }
 
 #ifdef ORTM_WITH_CUDNN
+/// The thread's handle and the stream that it was last set to. torch sets the stream again each
+/// time that it gives the handle, which a run does once instead of for each convolution.
+struct DnnHandle {
+  void* handle;
+  c10::cuda::CUDAStream stream;  // names its device, too
+};
+thread_local std::optional<DnnHandle> run_dnn_handle;
+
 /// Created on demand: the first handle takes time and memory, which models without convolutions
 /// need not spend.
-void* dnn_handle() { return at::native::getCudnnHandle(); }
+void* dnn_handle() {
+  const c10::cuda::CUDAStream stream = at::cuda::getCurrentCUDAStream();
+  if (!run_dnn_handle || run_dnn_handle->stream != stream)
+    run_dnn_handle = DnnHandle{at::native::getCudnnHandle(), stream};
+  return run_dnn_handle->handle;
+}
 #endif
 
 class CudaRuntime : public DeviceRuntime {
@@ -66,6 +80,7 @@ class CudaRuntime : public DeviceRuntime {
     context.blas = at::cuda::getCurrentCUDABlasHandle();
     context.blas_lt = at::cuda::getCurrentCUDABlasLtHandle();
 #ifdef ORTM_WITH_CUDNN
+    run_dnn_handle.reset();
     if (flags.userEnabledCuDNN()) context.dnn = dnn_handle;
 #endif
     context.device_index = device().index();
