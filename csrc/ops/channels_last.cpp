@@ -7,8 +7,8 @@ namespace ortmodule {
 namespace {
 
 void infer_channels_last(InferContext& c) {
-  if (c.input(0).rank() != 4)
-    c.fail(str("x must have 4 dimensions, but found ", dims_text(c.input(0).dims)));
+  if (c.input(0).rank() != 4 && c.input(0).rank() != 5)
+    c.fail(str("x must have 4 or 5 dimensions, but found ", dims_text(c.input(0).dims)));
   infer_same_as_input(c);
 }
 
@@ -20,8 +20,14 @@ std::optional<Layout> view_channels_last(const Layout& in, const Attrs&, const S
 }
 
 Layout copied_channels_last(const Sizes& sizes) {
-  const int64_t channels = sizes.at(1), width = sizes.at(3);
-  return {sizes, {sizes[2] * width * channels, 1, width * channels, channels}, 0};
+  Sizes strides(sizes.size(), 1);
+  int64_t next = sizes.at(1);
+  for (size_t d = sizes.size() - 1; d >= 2; --d) {
+    strides[d] = next;
+    next *= sizes[d];
+  }
+  strides[0] = next;
+  return {sizes, strides, 0};
 }
 
 REGISTER_OP(ChannelsLast, {.domain = "com.microsoft",

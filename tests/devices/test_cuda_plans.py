@@ -296,16 +296,24 @@ def test_convolutions_that_cudnn_is_not_given(
     assert not piece.facts()["nondeterministic_kernels"]
 
 
-def _blocks(dtype: torch.dtype) -> nn.Module:
+def _blocks(dtype: torch.dtype, dims: int) -> nn.Module:
+    def of(name: str) -> Any:
+        return getattr(nn, f"{name}{dims}d")
+
     layers: list[nn.Module] = []
     for inside in (3, 16, 16):
-        layers += [nn.Conv2d(inside, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
-    return nn.Sequential(*layers, nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten()).to(dtype)
+        layers += [of("Conv")(inside, 16, 3, padding=1, bias=False), of("BatchNorm")(16), nn.ReLU()]
+    ends = [of("MaxPool")(2), of("AdaptiveAvgPool")(1), nn.Flatten()]
+    return nn.Sequential(*layers, *ends).to(dtype)
 
 
+@pytest.mark.parametrize("dims", [2, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_convnets_in_16_bits_run_channels_last(planned: Planned, dtype: torch.dtype) -> None:
-    text = plan_convolution(planned, _blocks(dtype), torch.ones(2, 3, 8, 8, dtype=dtype))
+def test_convnets_in_16_bits_run_channels_last(
+    planned: Planned, dtype: torch.dtype, dims: int
+) -> None:
+    images = torch.ones(2, 3, *[8] * dims, dtype=dtype)
+    text = plan_convolution(planned, _blocks(dtype, dims), images)
     assert ("ChannelsLast" in text) == (dtype == torch.bfloat16)
     assert text.count("conv_cudnn") == text.count("conv_grad_cudnn") == 3
     assert "conv_aten" not in text and "conv_grad_aten" not in text

@@ -442,3 +442,32 @@ def test_convolutions_of_lines_in_16_bits(monkeypatch: pytest.MonkeyPatch) -> No
     text = training_piece(model._compiler).text("plan")
     copies = [line for line in text.splitlines() if " F contiguous" in line]
     assert len(copies) == 4  # of x, both weights and y
+
+
+@emulated
+def test_volumes_in_16_bits_run_channels_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results, gradients and their strides are eager's."""
+    monkeypatch.setenv("ORTMODULE_CUDA_EMULATION", "1")
+    torch.manual_seed(0)
+    eager = nn.Sequential(
+        nn.Conv3d(3, 8, 3, padding=1, bias=False),
+        nn.BatchNorm3d(8),
+        nn.ReLU(),
+        nn.MaxPool3d(2),
+        nn.Conv3d(8, 8, (1, 3, 3)),
+    )
+    model = ORTModule(copy.deepcopy(eager))
+    x = torch.randn(2, 3, 4, 8, 8)
+    results = []
+    for run in (model, eager):
+        operand = x.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            y = run(operand)
+        y.float().square().mean().backward()
+        results.append([y.detach(), operand.grad, *(p.grad for p in run.parameters())])
+    # Images, what torch's pool gives in row-major order, and both weights.
+    assert training_piece(model._compiler).text("forward").count("= ChannelsLast ") == 4
+    for ours, theirs in zip(*results, strict=True):
+        assert ours.stride() == theirs.stride()
+        scale = theirs.abs().max().float()
+        assert (ours.float() - theirs.float()).abs().max() <= 0.03 * scale

@@ -35,9 +35,13 @@ bool is_constant(const DimExpr& dim, int64_t most) {
   return dim.is_constant() && dim.value() <= most;
 }
 
+/// Of images [N, C, H, W], or of volumes [N, C, D, H, W].
+bool is_image(const Value& value) { return value.rank() == 4 || value.rank() == 5; }
+
 /// Both row-major and channels-last: one pixel, or one channel.
 bool lies_both_ways(const Value& value) {
-  const bool one_pixel = is_constant(value.dims[2], 1) && is_constant(value.dims[3], 1);
+  const bool one_pixel = std::all_of(value.dims.begin() + 2, value.dims.end(),
+                                     [](const DimExpr& dim) { return is_constant(dim, 1); });
   return one_pixel || is_constant(value.dims[1], 1);
 }
 
@@ -68,7 +72,10 @@ bool gains(DType dtype, Device device) {
 bool is_convolution(const Node& node, Device device) {
   if (device == Device::Host && is_integer_convolution(node)) return true;
   const bool convolves = node.op == "Conv" || node.op == "ConvTranspose" || node.op == "FusedConv";
-  return convolves && node.input(0)->rank() == 4 && gains(node.input(0)->dtype, device);
+  if (!convolves || !is_image(*node.input(0))) return false;
+  // Those of volumes are cuDNN's alone.
+  const bool on_gpu = device == Device::CUDA;
+  return (on_gpu || node.input(0)->rank() == 4) && gains(node.input(0)->dtype, device);
 }
 
 /// Operands of a convolution that are images: x, and what a FusedConv adds.
@@ -150,7 +157,7 @@ class LayoutFlow {
   }
 
   bool result_is_channels_last(const Node& node, const OpDef& def) const {
-    const auto is_last = [&](const Value* x) { return x && x->rank() == 4 && last_.contains(x); };
+    const auto is_last = [&](const Value* x) { return x && is_image(*x) && last_.contains(x); };
     const auto& in = node.inputs();
     if (def.kind == OpKind::Data)  // a concatenation of mixed layouts is row-major
       return std::all_of(in.begin(), in.end(), is_last);
@@ -164,7 +171,7 @@ class LayoutFlow {
 
   void add_results(const Node& node) {
     for (const Value* result : node.outputs())
-      if (result->rank() == 4) last_.insert(result);
+      if (is_image(*result)) last_.insert(result);
   }
 
   const Device device_;
@@ -298,7 +305,7 @@ bool lay_out_conv_gradients(Graph& graph, PassContext& context) {
   const LayoutFlow flow(graph, context.device());
   bool changed = false;
   for (Node* node : graph.node_pointers()) {
-    if (node->op != "ConvGrad" || node->input(0)->rank() != 4) continue;
+    if (node->op != "ConvGrad" || !is_image(*node->input(0))) continue;
     Value *dy = node->input(0), *x = node->input(1), *w = node->input(2);
     if (!gains(dy->dtype, context.device()) || flow.is_known_last(*dy) || !flow.is_known_last(*x) ||
         !flow.is_known_last(*w))
