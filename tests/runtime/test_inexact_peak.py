@@ -61,6 +61,20 @@ def test_first_steps_under_a_profiler() -> None:
     assert "aten::convolution" in names and "aten::multinomial" in names
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_what_torch_computes_is_taken_over(layout: torch.memory_format) -> None:
+    """Results of torch's convolutions and norms, and their gradients, are the plan's without a copy."""
+    layers = [nn.Conv2d(8, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.BatchNorm2d(8)]
+    model = ORTModule(nn.Sequential(*layers, nn.Conv2d(8, 8, 1)).to(memory_format=layout))
+    x = torch.randn(4, 8, 16, 16).contiguous(memory_format=layout).requires_grad_()
+    model(x).backward(torch.ones_like(x))
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
+        model(x).backward(torch.ones_like(x))
+    copies = [e for e in profiler.events() if e.name == "aten::copy_"]
+    ours = [e for e in copies if e.cpu_parent and "ortmodule" in e.cpu_parent.name]
+    assert [4, 8, 16, 16] not in [e.input_shapes[0] for e in ours]
+
+
 class _Attending(nn.Module):
     """Attention that drops nothing, and so draws nothing, though the operator is one that may.
 

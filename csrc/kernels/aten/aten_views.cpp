@@ -130,6 +130,15 @@ Buffer give(const at::Tensor& result, const TensorView& out) {
   return Buffer(data, static_cast<int64_t>(out.byte_count()), memory.release_context(), deleter);
 }
 
+void give_used(const KernelArgs& args, std::tuple<at::Tensor, at::Tensor, at::Tensor>&& results) {
+  const std::vector<bool>& used = args.facts.node().output_used;
+  std::array<at::Tensor, 3> gradients = {std::move(std::get<0>(results)),
+                                         std::move(std::get<1>(results)),
+                                         std::move(std::get<2>(results))};
+  for (size_t i = 0; i < gradients.size(); ++i)
+    if (used[i]) args.results[i] = give(gradients[i], args.out[i]);
+}
+
 at::Tensor as_tensor(const TensorView& view) {
   const auto rank = static_cast<size_t>(view.rank);
   const at::IntArrayRef sizes(view.sizes, rank), strides(view.strides, rank);

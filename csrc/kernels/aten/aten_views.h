@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <tuple>
+
 #include "kernels/aten/engine_device.h"
 #include "kernels/kernel.h"
 
@@ -32,6 +34,9 @@ bool is_of_torchs_allocator(const at::Tensor& tensor);
 /// Hands `result` over as planned output `out`; copied first if its layout is not the planned one,
 /// or somebody else holds it or its memory.
 Buffer give(const at::Tensor& result, const TensorView& out);
+
+/// give() of the outputs that are used. Only the tuple may hold the results, or they are copied.
+void give_used(const KernelArgs& args, std::tuple<at::Tensor, at::Tensor, at::Tensor>&& results);
 
 /// torch's name of a type.
 at::ScalarType aten_type(DType dtype);

@@ -45,13 +45,10 @@ void batch_norm(const KernelArgs& args) {
 /// reciprocal deviation.
 void give_gradients(const KernelArgs& args, const at::Tensor& dy, size_t mean) {
   const std::vector<bool>& used = args.facts.node().output_used;
-  const auto [dx, dscale, dbias] = at::native_batch_norm_backward(
-      dy, as_tensor(args.in[1]), optional_operand(args, 2), std::nullopt, std::nullopt,
-      as_tensor(args.in[mean]), as_tensor(args.in[mean + 1]), /*train=*/true, /*eps=*/0.0,
-      {used[0], used[1], used[2]});
-  const at::Tensor results[] = {dx, dscale, dbias};
-  for (size_t i = 0; i < 3; ++i)
-    if (used[i]) args.results[i] = give(results[i], args.out[i]);
+  give_used(args, at::native_batch_norm_backward(
+                      dy, as_tensor(args.in[1]), optional_operand(args, 2), std::nullopt,
+                      std::nullopt, as_tensor(args.in[mean]), as_tensor(args.in[mean + 1]),
+                      /*train=*/true, /*eps=*/0.0, {used[0], used[1], used[2]}));
 }
 
 void batch_norm_grad(const KernelArgs& args) { give_gradients(args, as_tensor(args.in[0]), 3); }

@@ -161,11 +161,8 @@ void conv_grad(const KernelArgs& args) {
   const std::vector<bool>& used = args.facts.node().output_used;
   const at::Tensor weight = as_tensor(args.in[2]);
   const std::vector<int64_t> bias_sizes{args.facts.outputs[2].layout.sizes[0]};
-  const auto [dx, dw, dbias] = conv_gradients(w, as_tensor(args.in[0]), as_tensor(args.in[1]),
-                                              weight, bias_sizes, {used[0], used[1], used[2]});
-  const at::Tensor results[] = {dx, dw, dbias};
-  for (size_t i = 0; i < 3; ++i)
-    if (used[i]) args.results[i] = give(results[i], args.out[i]);
+  give_used(args, conv_gradients(w, as_tensor(args.in[0]), as_tensor(args.in[1]), weight,
+                                 bias_sizes, {used[0], used[1], used[2]}));
 }
 
 KernelDef convolution(std::string_view op, std::string_view name) {

@@ -367,8 +367,11 @@ void call_gradient(const KernelArgs& args) {
       if (!found[k].defined()) found[k] = at::zeros_like(wanted[k]);
     values = std::move(found);
   }
-  for (size_t k = 0; k < values.size(); ++k)
-    args.results[k] = give(values[k].detach().resolve_conj().resolve_neg(), args.out[k]);
+  for (size_t k = 0; k < values.size(); ++k) {
+    const at::Tensor result = values[k].detach().resolve_conj().resolve_neg();
+    values[k].reset();  // or give() would copy
+    args.results[k] = give(result, args.out[k]);
+  }
 }
 
 /// What an operator demands of its operands: torch's composite callers make those of group norms

@@ -19,30 +19,22 @@ struct GroupSizes {
   }
 };
 
-void hand_over(const KernelArgs& args, const std::array<at::Tensor, 3>& results) {
-  const std::vector<bool>& used = args.facts.node().output_used;
-  for (size_t i = 0; i < results.size(); ++i)
-    if (used[i]) args.results[i] = give(results[i].to(aten_type(args.out[i].dtype)), args.out[i]);
-}
-
 void group_norm(const KernelArgs& args) {
   const Attrs& attrs = args.facts.node().attrs;
   const GroupSizes s(args.in[0], attrs);
-  const auto [y, mean, inv] = at::native_group_norm(
-      as_tensor(args.in[0]), optional_operand(args, 1), optional_operand(args, 2), s.images,
-      s.channels, s.pixels, s.groups, attrs.number("epsilon"));
-  hand_over(args, {y, mean, inv});
+  give_used(args, at::native_group_norm(as_tensor(args.in[0]), optional_operand(args, 1),
+                                        optional_operand(args, 2), s.images, s.channels, s.pixels,
+                                        s.groups, attrs.number("epsilon")));
 }
 
 void group_norm_grad(const KernelArgs& args) {
   const GroupSizes s(args.in[1], args.facts.node().attrs);
   const at::Tensor x = as_tensor(args.in[1]);
   const std::vector<bool>& used = args.facts.node().output_used;
-  const auto [dx, dscale, dbias] = at::native_group_norm_backward(
-      as_tensor(args.in[0]), x, as_tensor(args.in[3]).to(x.scalar_type()),
-      as_tensor(args.in[4]).to(x.scalar_type()), optional_operand(args, 2), s.images, s.channels,
-      s.pixels, s.groups, {used[0], used[1], used[2]});
-  hand_over(args, {dx, dscale, dbias});
+  give_used(args, at::native_group_norm_backward(
+                      as_tensor(args.in[0]), x, as_tensor(args.in[3]).to(x.scalar_type()),
+                      as_tensor(args.in[4]).to(x.scalar_type()), optional_operand(args, 2),
+                      s.images, s.channels, s.pixels, s.groups, {used[0], used[1], used[2]}));
 }
 
 REGISTER_ATEN_KERNEL({.op = "GroupNormalization",
