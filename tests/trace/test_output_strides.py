@@ -30,6 +30,18 @@ def test_in_place_change_keeps_the_layout() -> None:
     torch.testing.assert_close(got, want)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_volumes_of_both_layouts(dtype: torch.dtype) -> None:
+    """Fake tensors have row-major results once the batch is a symbol."""
+    eager = nn.Sequential(nn.Conv3d(3, 4, 3), nn.Conv3d(4, 4, 2, bias=False)).to(dtype)
+    model = ORTModule(copy.deepcopy(eager))
+    for batch, layout in ((2, torch.contiguous_format), (3, torch.channels_last_3d)):
+        x = torch.randn(batch, 3, 6, 7, 8).to(dtype).contiguous(memory_format=layout)
+        want, got = eager(x), model(x)
+        assert got.stride() == want.stride()
+        torch.testing.assert_close(got, want, rtol=1e-2, atol=1e-2)
+
+
 class DropsNothing(nn.Module):
     def forward(self, x: Tensor) -> list[Tensor]:
         y = F.dropout(x, 0.0)

@@ -19,6 +19,7 @@ aten = torch.ops.aten
 _ROW_MAJOR = (aten.pow.Scalar, aten.log_sigmoid_forward.default)
 _LIKE_A_SUM = (aten.copysign, aten.logical_and, aten.logical_or, aten.logical_xor, aten.xlogy)
 """Pointwise operators whose fake results are row-major, where ATen's TensorIterator follows the operands."""
+_CONVOLUTIONS = (aten.convolution.default, aten.conv3d.default)
 _BATCH_NORMS = (
     aten.native_batch_norm,
     aten._native_batch_norm_legit,
@@ -43,6 +44,37 @@ def is_row_major(value: Any) -> bool:
                 return False
             expected = expected * size
     return True
+
+
+def _is_volumes_last(value: Any) -> bool:
+    """Whether volumes lie channels-last, compared as texts."""
+    if not isinstance(value, Tensor) or value.dim() != 5:
+        return False
+    expected: Any = 1
+    for dim in (1, 4, 3, 2, 0):
+        if str(value.stride(dim)) != str(expected):
+            return False
+        expected = expected * value.shape[dim]
+    return True
+
+
+def _convolved(result: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """Volumes of which a size is a symbol are row-major in fake tensors, channels-last in libraries."""
+    if not (_is_volumes_last(x) or _is_volumes_last(weight)) or not _is_a_librarys(x):
+        return result
+    return result.contiguous(memory_format=torch.channels_last_3d)
+
+
+def _is_a_librarys(x: Tensor) -> bool:
+    """Whether a library convolves tensors of this type, not ATen itself."""
+    if x.device.type != "cpu":
+        return True
+    supported = {
+        torch.float32: torch.backends.mkldnn.is_available,
+        torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
+        torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
+    }.get(x.dtype)
+    return supported is not None and bool(supported())
 
 
 def _restrided(result: Tensor, strides: Sequence[Any]) -> Tensor:
@@ -121,6 +153,8 @@ def with_eager_strides(func: Any, args: Sequence[Any], result: Any) -> Any:
     if func.overloadpacket in _BATCH_NORMS:
         kept = _batch_norm_format(args[0])
         return (torch.empty_like(result[0], memory_format=kept), *result[1:])
+    if func in _CONVOLUTIONS:
+        return _convolved(result, *args[:2])
     if func is aten.rsub.Tensor:  # has no tag; ATen subtracts the other way round
         return _like_iterator(result, (args[1], args[0]))
     # masked_fill works on a clone of its operand.
