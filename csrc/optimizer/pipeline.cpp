@@ -6,6 +6,7 @@
 #include "optimizer/layout/lines_as_images.h"
 #include "optimizer/layout/pack_integer_weights.h"
 #include "optimizer/layout/pack_weights.h"
+#include "optimizer/layout/pixels_as_rows.h"
 #include "optimizer/layout/prefer_channels_last.h"
 #include "optimizer/layout/widen_halves.h"
 #include "optimizer/pass_manager.h"
@@ -84,6 +85,7 @@ std::vector<Pass> forward_passes() {
   // After the fusions, since their ops decide how layouts propagate.
   passes.push_back({"lines_as_images", lines_as_images});
   passes.push_back({"prefer_channels_last", prefer_channels_last});
+  passes.push_back({"pixels_as_rows", pixels_as_rows});
   // Last: no other pass knows their ops.
   passes.push_back({"pack_weights", pack_weights});
   passes.push_back({"pack_integer_weights", pack_integer_weights});
@@ -121,8 +123,9 @@ std::vector<Pass> joint_passes() {
 }
 
 std::set<std::string> passes_beyond(OptimizationLevel level) {
-  const std::set<std::string> layouts = {"widen_halves", "lines_as_images", "prefer_channels_last",
-                                         "copy_channels_last_again", "lay_out_conv_gradients"};
+  const std::set<std::string> layouts = {
+      "widen_halves",   "lines_as_images",          "prefer_channels_last",
+      "pixels_as_rows", "copy_channels_last_again", "lay_out_conv_gradients"};
   std::set<std::string> fusions;
   for (const Fusion* fusion : all_fusions()) fusions.emplace(fusion->name);
   std::set<std::string> beyond;
