@@ -538,15 +538,24 @@ def test_a_dilated_convolution_lays_out_what_its_windows_see() -> None:
     np.testing.assert_allclose(session.run(None, {"x": x})[0][0], wanted, rtol=1e-4, atol=2e-4)
 
 
-@pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
-def test_a_recurrent_layer_packs_no_weights_for_one_step(op: str, gates: int) -> None:
+@pytest.mark.parametrize(
+    ("op", "gates", "attributes"),
+    [
+        ("LSTM", 4, {}),
+        ("GRU", 3, {"linear_before_reset": 1}),
+        ("GRU", 3, {"linear_before_reset": 0}),
+        ("RNN", 1, {}),
+    ],
+)
+def test_a_recurrent_layer_packs_no_weights_for_one_step(
+    op: str, gates: int, attributes: dict[str, int]
+) -> None:
     random = np.random.default_rng(0)
     hidden = 256
     weights = {
         "w": random.standard_normal((1, gates * hidden, 16)).astype("float32") / 4,
         "r": random.standard_normal((1, gates * hidden, hidden)).astype("float32") / 16,
     }
-    attributes = {"linear_before_reset": 1} if op == "GRU" else {}
     layer = helper.make_node(op, ["x", "w", "r"], ["y"], hidden_size=hidden, **attributes)
     model = model_bytes([layer], {"x": (TensorProto.FLOAT, ["t", "n", 16])}, ["y"], weights)
     session = InferenceSession(model, options())
