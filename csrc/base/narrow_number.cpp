@@ -9,19 +9,8 @@
 #include "base/error.h"
 
 namespace ortmodule {
-namespace {
 
-// A float of `1 + exponent_bits + fraction_bits` bits. Formats: ONNX's operators document, "Float
-// stored in 8 bits"; OCP Microscaling Formats (MX) 1.0.
-struct Format {
-  int exponent_bits, fraction_bits, bias;
-  uint8_t largest;  // bits of the largest finite number
-  int infinity;     // bits without sign, or -1
-  int nan;          // bits, or -1
-  bool one_zero;    // the bits of -0 are those of NaN
-};
-
-Format format_of(DType dtype) {
+NarrowFormat narrow_format(DType dtype) {
   switch (dtype) {
     case DType::Float8E4M3FN: return {4, 3, 7, 0x7e, -1, 0x7f, false};
     case DType::Float8E4M3FNUZ: return {4, 3, 8, 0x7f, -1, 0x80, true};
@@ -31,6 +20,8 @@ Format format_of(DType dtype) {
     default: throw InternalError("a narrow float of another type");
   }
 }
+
+namespace {
 
 float power_value(uint8_t bits) {
   if (bits == 0xff) return std::numeric_limits<float>::quiet_NaN();
@@ -49,14 +40,14 @@ uint8_t power_bits(float value, const NarrowRounding& rounding) {
   return static_cast<uint8_t>(exponent + (up ? 1 : 0));
 }
 
-float magnitude_of(int bits, const Format& f) {
+float magnitude_of(int bits, const NarrowFormat& f) {
   const int exponent = bits >> f.fraction_bits, fraction = bits & ((1 << f.fraction_bits) - 1);
   if (exponent == 0) return std::ldexp(static_cast<float>(fraction), 1 - f.bias - f.fraction_bits);
   return std::ldexp(static_cast<float>(fraction + (1 << f.fraction_bits)),
                     exponent - f.bias - f.fraction_bits);
 }
 
-float float_value(uint8_t bits, const Format& f) {
+float float_value(uint8_t bits, const NarrowFormat& f) {
   const int sign_bit = 1 << (f.exponent_bits + f.fraction_bits);
   const int all = bits & (2 * sign_bit - 1), rest = all & (sign_bit - 1);
   if (f.one_zero ? all == f.nan : f.nan >= 0 && rest > std::max<int>(f.largest, f.infinity))
@@ -67,7 +58,7 @@ float float_value(uint8_t bits, const Format& f) {
 }
 
 // Counts the magnitude in units in the last place; nearbyint rounds ties to even.
-uint8_t float_bits(float value, const Format& f, const NarrowRounding& rounding) {
+uint8_t float_bits(float value, const NarrowFormat& f, const NarrowRounding& rounding) {
   const int sign_bit = 1 << (f.exponent_bits + f.fraction_bits);
   const int sign = std::signbit(value) ? sign_bit : 0;
   const auto nan = [&] { return static_cast<uint8_t>(f.one_zero ? f.nan : f.nan | sign); };
@@ -100,7 +91,7 @@ int64_t integer_value(uint8_t bits, DType dtype) {
 
 float narrow_value(uint8_t bits, DType dtype) {
   if (is_narrow_integer(dtype)) return static_cast<float>(integer_value(bits, dtype));
-  return dtype == DType::Float8E8M0 ? power_value(bits) : float_value(bits, format_of(dtype));
+  return dtype == DType::Float8E8M0 ? power_value(bits) : float_value(bits, narrow_format(dtype));
 }
 
 uint8_t narrow_bits(float value, DType dtype, const NarrowRounding& rounding) {
@@ -110,7 +101,7 @@ uint8_t narrow_bits(float value, DType dtype, const NarrowRounding& rounding) {
     return static_cast<uint8_t>(integer_value(static_cast<uint8_t>(static_cast<int>(kept)), dtype));
   }
   return dtype == DType::Float8E8M0 ? power_bits(value, rounding)
-                                    : float_bits(value, format_of(dtype), rounding);
+                                    : float_bits(value, narrow_format(dtype), rounding);
 }
 
 void unpack_elements(const char* packed, int64_t count, DType dtype, char* bytes) {

@@ -17,6 +17,19 @@ struct NarrowRounding {
   PowerRounding powers = PowerRounding::Up;
 };
 
+/// A float of `1 + exponent_bits + fraction_bits` bits. Formats: ONNX's operators document, "Float
+/// stored in 8 bits"; OCP Microscaling Formats (MX) 1.0.
+struct NarrowFormat {
+  int exponent_bits, fraction_bits, bias;
+  uint8_t largest;  // bits of the largest finite number
+  int infinity;     // bits without sign, or -1
+  int nan;          // bits, or -1
+  bool one_zero;    // the bits of -0 are those of NaN
+};
+
+/// The format of a narrow float with a fraction: not of float8e8m0.
+NarrowFormat narrow_format(DType dtype);
+
 /// The number of an element of a narrow float or integer, exactly. `bits` beyond those of the type
 /// are ignored.
 float narrow_value(uint8_t bits, DType dtype);

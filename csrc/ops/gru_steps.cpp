@@ -2,7 +2,9 @@
 // product (ONNX: linear_before_reset = 1):
 //   r, z = sigmoid(pre + h r' + biases);  n = tanh(pre_n + b_n + r (h r_n' + b'_n));  h = n + z (h
 //   - n)
-// `gates` [.., 4 H] are r, z, n and the part that r multiplies; see lstm_steps.cpp.
+// With `reset_before`, as files that are not from torch have it (ONNX's default), r multiplies the
+// state in front of the product: n = tanh(pre_n + b_n + (r h) r_n' + b'_n). That form has no
+// gradient. `gates` [.., 4 H] are r, z, n and the recurrent part of n; see lstm_steps.cpp.
 #include "ops/recurrent.h"
 #include "ops/spelled_out.h"
 
@@ -30,6 +32,7 @@ void infer_gru_grad(InferContext& c) {
 }
 
 Grads gru_grad(GradContext& c) {
+  ORTM_ASSERT(!c.attrs().flag("reset_before"), "only ONNX files have this form, for inference");
   const std::vector<Handle> back =
       c.emit_all("GRUStepsGrad",
                  {c.y(2), c.y(0), c.x(kR), c.dy(0), c.dy(1), c.x(kInitialH), c.x(Gru::kLengths),
@@ -43,7 +46,9 @@ Grads gru_grad(GradContext& c) {
 }
 
 void export_gru(const OnnxRuleContext& c) {
-  export_recurrent(c, {"GRU", {1, 0, 2}, 1, {{"linear_before_reset", int64_t{1}}}});
+  export_recurrent(
+      c,
+      {"GRU", {1, 0, 2}, 1, {{"linear_before_reset", int64_t{!c.attrs().flag("reset_before")}}}});
 }
 
 Values convert_gru(TorchCall& t) { return emit_layer(t, recurrent_layer(t), "GRUSteps", 3); }
@@ -52,7 +57,7 @@ REGISTER_OP(GRUSteps, {.domain = "com.microsoft",
                        .inputs = {"pre", "r", "input_bias?", "recurrent_bias?", "initial_h?",
                                   "sequence_lens?", "batch_sizes?"},
                        .outputs = {"y", "y_h", "gates"},
-                       .attrs = {{"layout", 0}, {"reverse", 0}},
+                       .attrs = {{"layout", 0}, {"reverse", 0}, {"reset_before", 0}},
                        .kind = OpKind::MatMul,
                        .infer = infer_gru,
                        .grad = gru_grad,

@@ -1,6 +1,5 @@
 // Import of LSTM, GRU and RNN, and of com.microsoft's DynamicQuantizeLSTM. The common forms are the
-// engine's recurrent ops; peepholes, clipping, other activations and linear_before_reset = 0 are
-// unrolled over the sequence.
+// engine's recurrent ops; peepholes, clipping and other activations are unrolled over the sequence.
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -60,7 +59,6 @@ struct Layer {
 
 bool Layer::is_common() const {
   if (clip != std::numeric_limits<double>::infinity() || input_forget || c.has(7)) return false;
-  if (cell.op == "GRU" && !reset_after) return false;
   for (size_t i = 0; i < activations.size(); ++i) {
     const std::string name = lower(activations[i].name);
     const std::string wanted = lower(cell.activations[i % cell.activations.size()]);
@@ -219,6 +217,7 @@ Direction run_common(const Layer& layer, size_t d) {
   if (cell.op == "LSTM") operands.push_back(initial_state(layer, 6, d));
   operands.push_back(layer.lengths);
   Attrs attrs{{"layout", 0}, {"reverse", layer.reverse(d) ? 1 : 0}};
+  if (cell.op == "GRU") attrs.set("reset_before", layer.reset_after ? 0 : 1);
   if (cell.op == "RNN") attrs.set("relu", layer.activations[d].name == "relu" ? 1 : 0);
   const Values y = c.emit_all(cell.op + "Steps", operands, attrs);
   return {y.at(0), y.at(1), cell.op == "LSTM" ? y.at(2) : nullptr};

@@ -32,13 +32,13 @@ void require_rank(OnnxCall& c, size_t i, size_t rank) {
     c.refuse(str("operand ", i, " must have rank ", rank, ", but found rank ", c.in(i)->rank()));
 }
 
-// ---- rows of an image --------------------------------------------------------------------------
+// ---- places of an image ------------------------------------------------------------------------
 
 enum class Outside { Zeros, Border, Reflection };
 
 /// Images [images, channels, spatial...] as rows of channels, one per place.
 struct Image {
-  Value* rows = nullptr;  // [images * places, channels]
+  Value* rows = nullptr;  // [images, places, channels]
   DimExpr images, channels;
   Dims spatial;
 
@@ -46,9 +46,7 @@ struct Image {
       : images(std::move(image_count)),
         channels(std::move(channel_count)),
         spatial(std::move(sizes)) {
-    const DimExpr places = product(spatial);
-    Value* flat = c.transpose(c.reshape(x, {images, channels, places}), {0, 2, 1});
-    rows = c.reshape(flat, {images * places, channels});
+    rows = c.transpose(c.reshape(x, {images, channels, product(spatial)}), {0, 2, 1});
   }
 };
 
@@ -120,45 +118,60 @@ Taps interpolated(OnnxCall& c, Value* at, const DimExpr& size, bool cubic, Outsi
   return taps;
 }
 
-// Calls visit(tap) for each combination of one tap per dimension: the index of a row, where it is
+// One tap for each combination of one per dimension: the index of a place of the image, where it is
 // inside, and the product of the weights.
-template <class Visit>
-void for_each_place(OnnxCall& c, const Image& image, const std::vector<Taps>& taps,
-                    Value* image_index, const Visit& visit) {
+Taps combined(OnnxCall& c, const Dims& spatial, const std::vector<Taps>& taps) {
   size_t count = 1;
   for (const Taps& each : taps) count *= each.size();
+  const auto both = [&](std::string_view op, Value* a, Value* b) {
+    return !a ? b : !b ? a : c.pointwise(op, {a, b});
+  };
+  Taps places(count);
   for (size_t i = 0; i < count; ++i) {
-    Tap place{image_index, nullptr, nullptr};
+    Tap& place = places[i];
     size_t rest = i;
     for (size_t d = 0; d < taps.size(); ++d) {
       const Tap& tap = taps[d][rest % taps[d].size()];
       rest /= taps[d].size();
-      Value* row = c.emit("Mul", {place.index, size_number(c, image.spatial[d], DType::Int64)});
-      place.index = c.pointwise("Add", {row, tap.index});
-      auto both = [&](std::string_view op, Value* a, Value* b) {
-        return !a ? b : !b ? a : c.pointwise(op, {a, b});
-      };
+      if (place.index)
+        place.index = c.emit("Mul", {place.index, size_number(c, spatial[d], DType::Int64)});
+      place.index = both("Add", place.index, tap.index);
       place.inside = both("And", place.inside, tap.inside);
       place.weight = both("Mul", place.weight, tap.weight);
     }
-    visit(place);
   }
+  return places;
 }
 
-// The weighted sum of rows over all combinations of taps: [points, channels], where the taps have
-// `points` elements. `image_index`: the image of each point.
-Value* sampled(OnnxCall& c, const Image& image, const std::vector<Taps>& taps, Value* image_index,
-               const DimExpr& points) {
-  Value* sum = nullptr;
-  for_each_place(c, image, taps, image_index, [&](const Tap& place) {
-    Value* row = c.emit("Gather", {image.rows, c.reshape(place.index, {points})}, {{"axis", 0}});
-    if (place.inside)
-      row = c.emit("Where", {c.reshape(place.inside, {points, 1}), row, number(c, 0, row)});
-    if (place.weight)
-      row = c.emit("Mul", {row, c.reshape(c.cast(place.weight, row->dtype), {points, 1})});
-    sum = sum ? c.emit("Add", {sum, row}) : row;
-  });
-  return sum;
+// The weighted sum of the taps' places: [images, channels, points], where the taps have `points`
+// elements for each image. `factor` (null: 1) is for all taps of a point.
+Value* interpolation(OnnxCall& c, const Image& image, const std::vector<Taps>& taps, Value* factor,
+                     const DimExpr& points) {
+  const Dims dims{image.images, 1, points};
+  Values indices, weights;
+  for (const Tap& place : combined(c, image.spatial, taps)) {
+    Value* weight = c.cast(place.weight, image.rows->dtype);
+    if (factor) weight = c.emit("Mul", {weight, factor});
+    if (place.inside) weight = c.emit("Where", {place.inside, weight, number(c, 0, weight)});
+    indices.push_back(c.reshape(place.index, dims));
+    weights.push_back(c.reshape(weight, dims));
+  }
+  return c.emit("WeightedGather", {image.rows, c.concat(indices, 1), c.concat(weights, 1)});
+}
+
+// The elements of an x of any type at one tap for each dimension, the same way.
+Value* nearest_elements(OnnxCall& c, const Image& image, const std::vector<Taps>& taps,
+                        const DimExpr& points) {
+  const Tap place = combined(c, image.spatial, taps).at(0);
+  const DimExpr places = product(image.spatial), all = image.images * points;
+  Value* first = c.emit(
+      "Mul", {range(c, image.images, {image.images, 1}), size_number(c, places, DType::Int64)});
+  Value* index = c.emit("Add", {c.reshape(place.index, {image.images, points}), first});
+  Value* rows = c.reshape(image.rows, {image.images * places, image.channels});
+  Value* row = c.emit("Gather", {rows, c.reshape(index, {all})}, {{"axis", 0}});
+  if (place.inside)
+    row = c.emit("Where", {c.reshape(place.inside, {all, 1}), row, number(c, 0, row)});
+  return c.transpose(c.reshape(row, {image.images, points, image.channels}), {0, 2, 1});
 }
 
 // ---- GridSample --------------------------------------------------------------------------------
@@ -224,8 +237,8 @@ Values import_grid_sample(OnnxCall& c) {
     else
       taps.push_back(interpolated(c, at, image.spatial[d], cubic, outside, corners));
   }
-  Value* y = sampled(c, image, taps, range(c, batch, {batch, 1}), batch * places);
-  y = c.transpose(c.reshape(y, {batch, places, x->dims.at(1)}), {0, 2, 1});
+  Value* y = nearest ? nearest_elements(c, image, taps, places)
+                     : interpolation(c, image, taps, nullptr, places);
   Dims dims{batch, x->dims.at(1)};
   dims.insert(dims.end(), outer.begin(), outer.end());
   return {c.reshape(c.cast(y, dtype), dims)};
@@ -297,8 +310,7 @@ Value* deformed_windows(OnnxCall& c, Value* x, const Dims& window, const Dims& o
   const size_t spatial = window.size();
   const DimExpr groups = c.integer("offset_group", 1), batch = x->dims.at(0);
   const DimExpr per_group = DimExpr::floor_div(x->dims.at(1), groups), images = batch * groups;
-  const DimExpr places = product(window), outputs = product(out),
-                points = images * places * outputs;
+  const DimExpr places = product(window), outputs = product(out);
   const std::vector<int64_t> strides = list(c, "strides", spatial, 1),
                              dilations = list(c, "dilations", spatial, 1),
                              pads = list(c, "pads", 2 * spatial, 0);
@@ -322,9 +334,9 @@ Value* deformed_windows(OnnxCall& c, Value* x, const Dims& window, const Dims& o
     Value* at = c.pointwise("Add", {offset, base});
     taps.push_back(interpolated(c, at, image.spatial[d], false, Outside::Zeros, false));
   }
-  Value* y = sampled(c, image, taps, range(c, images, {images, 1, 1}), points);
-  if (c.has(4)) y = c.emit("Mul", {y, c.reshape(c.cast(c.in(4), x->dtype), {points, 1})});
-  y = c.transpose(c.reshape(y, {images, places * outputs, per_group}), {0, 2, 1});
+  Value* mask = c.has(4) ? c.cast(c.in(4), x->dtype) : nullptr;
+  if (mask) mask = c.reshape(mask, {images, places, outputs});
+  Value* y = interpolation(c, image, taps, mask, places * outputs);
   return c.reshape(y, {batch, x->dims.at(1), places, outputs});
 }
 

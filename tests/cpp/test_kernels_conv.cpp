@@ -286,8 +286,8 @@ TEST(Conv, WidensPackedWeights) {
       if (!pixels || c.in.size() == 2) check_half_weights(c, pixels);
 }
 
-TEST(ConvTranspose, FollowsItsDefinition) {
-  const std::vector<ConvCase> cases = {
+const std::vector<ConvCase>& transposed_cases() {
+  static const std::vector<ConvCase> cases = {
       {2, 5, 7, 1, {4, 6}, {3, 3}, {1, 1}, {1, 1, 1, 1}, {1, 1}, {0, 0}},
       {1, 20, 9, 1, {5, 7}, {4, 4}, {2, 2}, {1, 1, 1, 1}, {1, 1}, {0, 0}},
       {1, 300, 2, 1, {5, 3}, {2, 2}, {2, 2}, {0, 0, 0, 0}, {1, 1}, {0, 0}},
@@ -297,10 +297,46 @@ TEST(ConvTranspose, FollowsItsDefinition) {
       {1, 4, 3, 1, {90}, {16}, {8}, {4, 4}, {1}, {0}},
       {1, 3, 2, 1, {3, 4, 2}, {2, 3, 2}, {2, 1, 2}, {0, 1, 0, 1, 0, 0}, {1, 1, 1}, {0, 0, 1}},
       {0, 2, 3, 1, {4, 4}, {3, 3}, {2, 2}, {1, 1, 1, 1}, {1, 1}, {0, 0}},
+      {1, 3, 20, 1, {2, 1}, {2, 3}, {3, 7}, {1, 1, 1, 1}, {1, 1}, {0, 0}},  // phases of no output
   };
-  for (const ConvCase& c : cases)
+  return cases;
+}
+
+TEST(ConvTranspose, FollowsItsDefinition) {
+  for (const ConvCase& c : transposed_cases())
     for (DType dtype : {DType::Float32, DType::Float64, DType::Float16, DType::BFloat16})
       check_conv(c, dtype, dtype != DType::Float64);
+}
+
+TEST(ConvTranspose, TakesPackedWeights) {
+  for (const ConvCase& c : transposed_cases())
+    for (bool pixels : {false, true})
+      for (DType dtype : {DType::Float32, DType::Float64}) {
+        if (pixels && (dtype != DType::Float32 || c.in.size() != 2)) continue;
+        const Sizes x_sizes = joined({c.images, c.channels}, c.in),
+                    y_sizes = joined({c.images, c.outputs}, out_sizes(c));
+        Tensor x =
+            Tensor::random(dtype, x_sizes, 1, -2, 2, pixels ? pixel_strides(x_sizes) : Sizes());
+        Tensor w = Tensor::random(dtype, joined({c.channels, c.outputs / c.groups}, c.kernel), 2);
+        Sizes sizes = joined({c.groups * ((c.outputs / c.groups + 15) / 16)}, c.kernel);
+        Tensor packed(dtype, joined(sizes, {c.channels / c.groups, 16}));
+        Attrs attrs = attrs_of(c);
+        run_kernel_named("pack_conv_transpose_weights_cpu", "PackConvTransposeWeights", attrs, {&w},
+                         {&packed}, [] {});
+        Tensor y(dtype, y_sizes, pixels ? pixel_strides(y_sizes) : Sizes());
+        attrs.set("packed_outputs", c.outputs);
+        if (pixels) attrs.set("channels_last", 1);
+        const std::vector<double> expected = convolved(c, x, w, nullptr);
+        const StepFacts facts =
+            facts_of({node_of("ConvTranspose", attrs, {&x, &packed}, {&y})}, {&x, &packed}, {&y});
+        for (const KernelDef* kernel : kernels_of("ConvTranspose")) {
+          if (kernel->name != (pixels ? "conv_transpose_pixels_cpu" : "conv_transpose_cpu") ||
+              kernel->unsupported(facts))  // pixels where outputs see no place of the window
+            continue;
+          run_kernel(*kernel, facts, {&x, &packed}, {&y});
+          expect_close(y, expected, 1024, 1, "y");
+        }
+      }
 }
 
 TEST(ConvTranspose, OfPixelsFollowsItsDefinition) {

@@ -56,7 +56,7 @@ std::vector<std::string> cpu_ops() {
                          "MatMulNBits",          "PackIntegerMatrix",     "PackIntegerConvWeights",
                          "PackWeights",          "PackedMatMul",          "PackedMatMulInteger",
                          "QuantizedAdd",         "QuantizedLSTMSteps",    "Requantize",
-                         "WidenedMatMul"})
+                         "WeightedGather",       "WidenedMatMul"})
     ops.erase(op);
   return {ops.begin(), ops.end()};
 }

@@ -103,7 +103,10 @@ TEST(MaxPool, HasTheSameBitsWithoutPlaces) {
                             PoolCase{1, 2, 70, 61, 3, 1, 2, 2}, PoolCase{1, 13, 33, 40, 3, 3, 0, 1},
                             PoolCase{1, 3, 20, 30, 2, 3, 1, 1}, PoolCase{1, 2, 9, 400, 4, 2, 0, 1},
                             PoolCase{1, 70, 8, 9, 3, 2, 1, 2}, PoolCase{1, 45, 6, 7, 2, 2, 0, 1},
-                            PoolCase{1, 26, 7, 3, 3, 1, 1, 1}, PoolCase{1, 2, 3, 4, 9, 1, 4, 1}})
+                            PoolCase{1, 26, 7, 3, 3, 1, 1, 1}, PoolCase{1, 2, 3, 4, 9, 1, 4, 1},
+                            PoolCase{2, 5, 14, 14, 2, 2, 0, 1}, PoolCase{1, 6, 300, 21, 3, 3, 0, 1},
+                            PoolCase{1, 3, 3, 3, 3, 2, 0, 1}, PoolCase{1, 2, 250, 20, 5, 1, 2, 1},
+                            PoolCase{1, 4, 8, 6, 2, 2, 0, 2}})
     for (bool channels_last : {false, true}) {
       SCOPED_TRACE(str(c.kernel, "/", c.stride, " of ", c.height, " x ", c.width,
                        channels_last ? " channels-last" : ""));

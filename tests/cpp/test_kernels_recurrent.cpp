@@ -10,6 +10,7 @@ struct Case {
   int64_t steps = 5, batch = 3, hidden = 4;
   bool batch_first = false, reverse = false, lengths = false, relu = false, packed = false;
   int64_t projection = 0;  // the width of a projected state
+  bool reset_before = false;
 };
 
 double sigmoid_of(double x) { return 1 / (1 + std::exp(-x)); }
@@ -44,6 +45,7 @@ class Layer {
   Attrs attrs() const {
     Attrs attrs{{"layout", int64_t{c_.batch_first}}, {"reverse", int64_t{c_.reverse}}};
     if (gates_ == 1) attrs.set("relu", int64_t{c_.relu});
+    if (c_.reset_before) attrs.set("reset_before", int64_t{1});
     return attrs;
   }
   Tensor* seen_lengths() { return c_.lengths ? &lengths : nullptr; }
@@ -96,8 +98,8 @@ class Layer {
   void check(double ulps) {
     SCOPED_TRACE(str(c_.op, " ", name_of(dtype_), " T ", c_.steps, " B ", c_.batch, " H ",
                      c_.hidden, c_.batch_first ? " batch first" : "", c_.reverse ? " reverse" : "",
-                     c_.lengths ? " lengths" : "", c_.packed ? " packed" : "", " P ",
-                     c_.projection));
+                     c_.lengths ? " lengths" : "", c_.packed ? " packed" : "", " P ", c_.projection,
+                     c_.reset_before ? " reset before" : ""));
     std::vector<double> states, last, last_cell;
     define(states, last, last_cell);
     run_op(c_.op, attrs(), in(), out(), [&] {
@@ -105,7 +107,7 @@ class Layer {
       expect_close(last_h, last, ulps, 1, "y_h");
       if (lstm_) expect_close(last_c, last_cell, ulps, 4, "y_c");
     });
-    if (gates_ > 1) check_gates();
+    if (gates_ > 1 && !c_.reset_before) check_gates();
   }
 
   void check_gates() {
@@ -237,22 +239,39 @@ class Layer {
     return c_.batch_first ? Sizes{c_.batch, c_.steps, width} : Sizes{c_.steps, c_.batch, width};
   }
 
+  double from_state(int64_t gate, int64_t row, int64_t j, const std::vector<double>& last) const {
+    double sum = recurrent_bias.get(gate * c_.hidden + j);
+    for (int64_t k = 0; k < width(); ++k)
+      sum += r.get((gate * c_.hidden + j) * width() + k) *
+             last[static_cast<size_t>(row * width() + k)];
+    return sum;
+  }
+  double from_input(int64_t gate, int64_t step, int64_t row, int64_t j) const {
+    const int64_t unit = gate * c_.hidden + j;
+    return pre.get(at(step, row, gates_ * c_.hidden, unit)) + bias.get(unit);
+  }
+
+  /// The recurrent part of a GRU's new gate where the state is reset before the product.
+  double reset_product(int64_t step, int64_t row, int64_t j,
+                       const std::vector<double>& last) const {
+    std::vector<double> reset = last;
+    for (int64_t k = 0; k < c_.hidden; ++k)
+      reset[static_cast<size_t>(row * c_.hidden + k)] *=
+          sigmoid_of(from_input(0, step, row, k) + from_state(0, row, k, last));
+    return from_state(2, row, j, reset);
+  }
+
   double unit(int64_t step, int64_t row, int64_t j, const std::vector<double>& last,
               std::vector<double>& last_cell) const {
     const int64_t n = c_.hidden;
-    const auto recurrent = [&](int64_t gate) {
-      double sum = recurrent_bias.get(gate * n + j);
-      for (int64_t k = 0; k < width(); ++k)
-        sum += r.get((gate * n + j) * width() + k) * last[static_cast<size_t>(row * width() + k)];
-      return sum;
-    };
-    const auto given = [&](int64_t gate) {
-      return pre.get(at(step, row, gates_ * n, gate * n + j)) + bias.get(gate * n + j);
-    };
+    const auto recurrent = [&](int64_t gate) { return from_state(gate, row, j, last); };
+    const auto given = [&](int64_t gate) { return from_input(gate, step, row, j); };
     const auto z = [&](int64_t gate) { return given(gate) + recurrent(gate); };
     if (gates_ == 1) return c_.relu ? std::max(z(0), 0.0) : std::tanh(z(0));
     if (gates_ == 3) {
-      const double fresh = std::tanh(given(2) + sigmoid_of(z(0)) * recurrent(2));
+      const double product =
+          c_.reset_before ? reset_product(step, row, j, last) : sigmoid_of(z(0)) * recurrent(2);
+      const double fresh = std::tanh(given(2) + product);
       return fresh + sigmoid_of(z(1)) * (last[static_cast<size_t>(row * n + j)] - fresh);
     }
     double& c = last_cell[static_cast<size_t>(row * n + j)];
@@ -281,6 +300,18 @@ TEST(RecurrentKernel, MatchesItsDefinition) {
           if (variant >= 4) c = {op, s[0], s[1], s[2], false, variant == 5, false, false, true};
           Layer(c, dtype).check(size_of(dtype) == 2 ? 24 : 512);
         }
+}
+
+TEST(RecurrentKernel, StatesThatAreResetBeforeTheProductMatchTheirDefinition) {
+  for (DType dtype : {DType::Float32, DType::Float64, DType::Float16, DType::BFloat16})
+    for (const Sizes& s :
+         std::vector<Sizes>{{1, 1, 1}, {5, 3, 4}, {3, 70, 9}, {4, 5, 33}, {2, 1, 300}, {20, 1, 40}})
+      for (int variant = 0; variant < 4; ++variant) {
+        Case c{"GRUSteps", s[0], s[1], s[2], variant == 1, variant % 2 == 1, variant == 2};
+        c.packed = variant == 3;
+        c.reset_before = true;
+        Layer(c, dtype).check(size_of(dtype) == 2 ? 24 : 512);
+      }
 }
 
 TEST(RecurrentKernel, ProjectedStatesMatchTheirDefinition) {

@@ -184,6 +184,8 @@ TEST(Resize, CopiesTheNearestOfAnyType) {
                           {"nearest_mode", std::string(rounding)}};
         check_resize({"nearest", {4, 6}, {8, 3}, {2, 0.5}, attrs}, dtype);
         check_resize({"nearest", {5}, {20}, {4}, attrs}, dtype);
+        for (const int64_t width : {3, 16, 37})  // less than a vector, whole ones, and a rest
+          check_resize({"nearest", {4, width}, {8, 2 * width}, {2, 2}, attrs}, dtype);
         check_resize({"nearest", {2, 3, 2}, {4, 3, 8}, {0, 0, 0}, attrs}, dtype);
       }
   check_resize({"nearest",

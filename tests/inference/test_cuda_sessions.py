@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from onnx import TensorProto, helper
@@ -281,6 +282,44 @@ def test_the_cpu_runs_what_cuda_has_no_kernels_for() -> None:
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     with pytest.raises(InvalidArgument, match="the CPU must not take over"):
         ort.InferenceSession(model, options, providers=PROVIDERS)
+
+
+SAMPLES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
+    "GridSample": (
+        helper.make_node("GridSample", ["x", "grid"], ["y"], mode="cubic"),
+        {"x": (2, 5, 6, 7), "grid": (2, 4, 3, 2)},
+        {},
+    ),
+    "DeformConv": (
+        helper.make_node("DeformConv", ["x", "w", "o", "", "m"], ["y"], pads=[1, 1, 1, 1]),
+        {"x": (1, 8, 6, 6), "o": (1, 18, 6, 6), "m": (1, 9, 6, 6)},
+        {"w": (4, 8, 3, 3)},
+    ),
+    "GRU": (
+        helper.make_node("GRU", ["x", "w", "r", "b"], ["y"], hidden_size=6),
+        {"x": (5, 3, 8)},
+        {"w": (1, 18, 8), "r": (1, 18, 6), "b": (1, 36)},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_operators_of_few_models_give_the_results_of_stock_onnxruntime(name: str) -> None:
+    node, sizes, filters = SAMPLES[name]
+    random = np.random.default_rng(0)
+    real = {
+        key: random.standard_normal(dims).astype("float32") * np.float32(0.7)
+        for key, dims in (sizes | filters).items()
+    }
+    model = model_bytes(
+        [node],
+        {key: (TensorProto.FLOAT, dims) for key, dims in sizes.items()},
+        ["y"],
+        {key: real[key] for key in filters},
+    )
+    feeds = {key: real[key] for key in sizes}
+    stock = onnxruntime.InferenceSession(model, providers=[CPU])
+    close(ort.InferenceSession(model, providers=PROVIDERS).run(None, feeds), stock.run(None, feeds))
 
 
 def test_what_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

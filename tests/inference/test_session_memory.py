@@ -538,15 +538,48 @@ def test_a_dilated_convolution_lays_out_what_its_windows_see() -> None:
     np.testing.assert_allclose(session.run(None, {"x": x})[0][0], wanted, rtol=1e-4, atol=2e-4)
 
 
-@pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
-def test_a_recurrent_layer_packs_no_weights_for_one_step(op: str, gates: int) -> None:
+def test_weights_of_transposed_convolutions_are_packed_once() -> None:
+    random = np.random.default_rng(0)
+    w = random.standard_normal((64, 48, 4, 4)).astype("float32")
+    x = random.standard_normal((1, 64, 5, 6)).astype("float32")
+    for pads in [(1, 1, 1, 1), (0, 1, 1, 0)]:  # which remainders begin where
+        nodes = [
+            helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[2, 2], pads=pads),
+            helper.make_node("ConvTranspose", ["x", "v"], ["z"], strides=[2, 2], pads=pads),
+            helper.make_node("ConvTranspose", ["x", "v"], ["u"], strides=[3, 2]),
+        ]
+        weights = {"w": w, "v": w[:, :20].copy()}
+        sizes = {"x": (TensorProto.FLOAT, ["n", 64, "h", "w"])}
+        model = model_bytes(nodes, sizes, ["y", "z", "u"], weights)
+        session = InferenceSession(model, options())
+        stock = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        for ours, wanted in zip(
+            session.run(None, {"x": x}), stock.run(None, {"x": x}), strict=True
+        ):
+            np.testing.assert_allclose(ours, wanted, rtol=1e-3, atol=1e-4)
+    session = InferenceSession(model_bytes(nodes[:1], sizes, ["y"], {"w": w}), options())
+    results = 48 * 10 * 12 * 4
+    assert session.memory({"x": x.shape}).block_bytes < w.nbytes + results
+
+
+@pytest.mark.parametrize(
+    ("op", "gates", "attributes"),
+    [
+        ("LSTM", 4, {}),
+        ("GRU", 3, {"linear_before_reset": 1}),
+        ("GRU", 3, {"linear_before_reset": 0}),
+        ("RNN", 1, {}),
+    ],
+)
+def test_a_recurrent_layer_packs_no_weights_for_one_step(
+    op: str, gates: int, attributes: dict[str, int]
+) -> None:
     random = np.random.default_rng(0)
     hidden = 256
     weights = {
         "w": random.standard_normal((1, gates * hidden, 16)).astype("float32") / 4,
         "r": random.standard_normal((1, gates * hidden, hidden)).astype("float32") / 16,
     }
-    attributes = {"linear_before_reset": 1} if op == "GRU" else {}
     layer = helper.make_node(op, ["x", "w", "r"], ["y"], hidden_size=hidden, **attributes)
     model = model_bytes([layer], {"x": (TensorProto.FLOAT, ["t", "n", 16])}, ["y"], weights)
     session = InferenceSession(model, options())

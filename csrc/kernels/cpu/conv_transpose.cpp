@@ -4,7 +4,8 @@
 // Method: outputs whose q leaves the same remainder modulo the strides (a phase) see the same
 // places k of w, and neighbours among them neighbouring p. So each phase is a convolution of stride
 // 1 with some of the places, and nothing is multiplied by zeros in between. Images that
-// prefer_channels_last marked have theirs channels-last in memory, and so has y.
+// prefer_channels_last marked have theirs channels-last in memory, and so has y. Weights are packed
+// phase by phase, in workspace unless they come so (PackConvTransposeWeights).
 #include "kernels/cpu/conv_pixels.h"
 #include "kernels/cpu/conv_run.h"
 
@@ -23,6 +24,7 @@ struct Phase {
   ConvShape conv;               // stride 1; its pixels are the outputs of the phase
   std::vector<int64_t> places;  // of w, in the order of the places of `conv`
   std::vector<int64_t> first;   // output, along each dimension
+  int64_t packed_at = 0;        // the first of its packed weights
 };
 
 struct TransposedShape {
@@ -30,6 +32,9 @@ struct TransposedShape {
   std::vector<int64_t> strides, out;                          // along each dimension
   int64_t places = 1, pixels = 1;                             // of w and y
   std::vector<Phase> phases;
+  int64_t packed = 0;  // elements of the packed weights of all phases
+
+  int64_t blocks() const { return groups * ceil_div(outputs, kPackedOutputs); }
 };
 
 struct AxisFacts {
@@ -38,10 +43,10 @@ struct AxisFacts {
 
 std::vector<PhaseAxis> phases_along(const AxisFacts& f) {
   std::vector<PhaseAxis> phases;
-  for (int64_t first = 0; first < std::min(f.stride, f.out); ++first) {
+  for (int64_t first = 0; first < f.stride; ++first) {
     PhaseAxis phase;
     phase.first = first;
-    phase.patch = {f.in, ceil_div(f.out - first, f.stride), 1, {}};
+    phase.patch = {f.in, ceil_div(std::max<int64_t>(f.out - first, 0), f.stride), 1, {}};
     for (int64_t k = f.kernel - 1; k >= 0; --k) {  // offsets ascend
       const int64_t distance = first + f.pad - k * f.dilation;
       if (distance % f.stride != 0) continue;
@@ -57,8 +62,6 @@ std::vector<PhaseAxis> phases_along(const AxisFacts& f) {
 std::vector<Phase> combine(const std::vector<std::vector<PhaseAxis>>& along, const Sizes& kernel) {
   std::vector<Phase> phases;
   std::vector<size_t> index(along.size(), 0);
-  for (const auto& axis : along)
-    if (axis.empty()) return phases;
   for (bool more = true; more;) {
     Phase phase;
     std::vector<PatchAxis> axes;
@@ -83,34 +86,65 @@ std::vector<Phase> combine(const std::vector<std::vector<PhaseAxis>>& along, con
   return phases;
 }
 
-/// The shape, whose phases are still to be planned.
-TransposedShape unplanned_shape(const StepFacts& facts) {
-  const Layout &x = facts.inputs[0].layout, &w = facts.inputs[1].layout,
-               &y = facts.outputs[0].layout;
-  const Attrs& attrs = facts.node().attrs;
+/// w [I, O / groups, ...], or packed [blocks, ..., I / groups, outputs of a block].
+struct WeightSizes {
+  Sizes kernel;
+  int64_t channels, outputs;  // of a group
+
+  WeightSizes(const Sizes& w, const Attrs& attrs, int64_t groups) {
+    if (attrs.has("packed_outputs")) {
+      kernel.assign(w.begin() + 1, w.end() - 2);
+      channels = w[w.size() - 2];
+      outputs = attrs.integer("packed_outputs") / groups;
+    } else {
+      kernel.assign(w.begin() + 2, w.end());
+      channels = w[0] / groups;
+      outputs = w[1];
+    }
+  }
+};
+
+/// The phases of windows on x and y of these spatial sizes, and where their packed weights lie.
+TransposedShape phases_of(const Attrs& attrs, const Sizes& w, const Sizes& in, const Sizes& out) {
   const std::vector<int64_t> pads = attrs.integers("pads"), dilations = attrs.integers("dilations");
   TransposedShape shape;
   shape.strides = attrs.integers("strides");
-  shape.images = x.sizes[0];
   shape.groups = std::max<int64_t>(attrs.integer("group"), 1);
-  shape.channels = x.sizes[1] / shape.groups;
-  shape.outputs = w.sizes[1];
+  const WeightSizes weights(w, attrs, shape.groups);
+  shape.channels = weights.channels;
+  shape.outputs = weights.outputs;
   std::vector<std::vector<PhaseAxis>> along;
-  for (size_t d = 0; d + 2 < x.sizes.size(); ++d) {
-    along.push_back(phases_along(
-        {x.sizes[d + 2], y.sizes[d + 2], w.sizes[d + 2], shape.strides[d], pads[d], dilations[d]}));
-    shape.out.push_back(y.sizes[d + 2]);
-    shape.places *= w.sizes[d + 2];
-    shape.pixels *= y.sizes[d + 2];
+  for (size_t d = 0; d < in.size(); ++d) {
+    along.push_back(
+        phases_along({in[d], out[d], weights.kernel[d], shape.strides[d], pads[d], dilations[d]}));
+    shape.out.push_back(out[d]);
+    shape.places *= weights.kernel[d];
+    shape.pixels *= out[d];
   }
-  shape.phases = combine(along, Sizes(w.sizes.begin() + 2, w.sizes.end()));
+  shape.phases = combine(along, weights.kernel);
   for (Phase& phase : shape.phases) {
-    phase.conv.images = shape.images;
     phase.conv.groups = shape.groups;
     phase.conv.channels = shape.channels;
     phase.conv.outputs = shape.outputs;
+    phase.packed_at = shape.packed;
+    shape.packed += shape.blocks() * kPackedOutputs * phase.conv.inner();
   }
   return shape;
+}
+
+/// The shape, whose phases are still to be planned.
+TransposedShape unplanned_shape(const StepFacts& facts) {
+  const Sizes &x = facts.inputs[0].layout.sizes, &y = facts.outputs[0].layout.sizes;
+  TransposedShape shape = phases_of(facts.node().attrs, facts.inputs[1].layout.sizes,
+                                    Sizes(x.begin() + 2, x.end()), Sizes(y.begin() + 2, y.end()));
+  shape.images = x[0];
+  for (Phase& phase : shape.phases) phase.conv.images = x[0];
+  return shape;
+}
+
+/// Packed weights in the workspace, behind the scratch of all threads.
+int64_t workspace_weights(const StepFacts& facts, const TransposedShape& shape) {
+  return facts.node().attrs.has("packed_outputs") ? 0 : shape.packed;
 }
 
 TransposedShape shape_of(const StepFacts& facts) {
@@ -125,26 +159,21 @@ std::shared_ptr<const void> prepare_transposed(const StepFacts& facts) {
   return std::make_shared<const TransposedShape>(shape_of(facts));
 }
 
-int64_t packed_elements(const ConvShape& s) {
-  return s.groups * packed_weight_elements(s.outputs, s.inner());
-}
-
-/// The most of all phases: scratch of a thread, and packed weights.
+/// Scratch of a thread: the most of all phases.
 template <class T>
 int64_t most_scratch(const TransposedShape& shape) {
   int64_t most = 0;
   for (const Phase& phase : shape.phases)
-    most = std::max(most, conv_scratch_elements<T>(phase.conv));
+    if (phase.conv.patches.pixels > 0) most = std::max(most, conv_scratch_elements<T>(phase.conv));
   return most;
 }
 
 size_t transposed_workspace(const StepFacts& facts) {
   const TransposedShape shape = shape_of(facts);
   return dispatch_float(facts.inputs[0].dtype, [&]<class T> {
-    int64_t packed = 0;
-    for (const Phase& phase : shape.phases) packed = std::max(packed, packed_elements(phase.conv));
-    return static_cast<size_t>(slots(facts) * most_scratch<T>(shape) + packed) *
-           sizeof(ComputeOf<T>);
+    const int64_t elements =
+        slots(facts) * most_scratch<T>(shape) + workspace_weights(facts, shape);
+    return static_cast<size_t>(elements) * sizeof(ComputeOf<T>);
   });
 }
 
@@ -181,43 +210,49 @@ class PhaseFinish : public ConvFinish<T> {
   const Phase& phase_;
 };
 
-/// Packs the weights of a phase in blocks of outputs.
+/// Packs block `block` of the outputs of all groups, w [I, O / groups, places], for all phases.
+template <class C, class T>
+void pack_transposed_block(const TransposedShape& s, const T* w, int64_t block, C* packed) {
+  const int64_t blocks_of_group = s.blocks() / s.groups;
+  const int64_t group = block / blocks_of_group, first = block % blocks_of_group * kPackedOutputs;
+  const int64_t count = std::min(kPackedOutputs, s.outputs - first);
+  std::vector<C*> rows(static_cast<size_t>(s.places));  // of each place, for the first channel
+  for (const Phase& phase : s.phases) {
+    C* row = packed + phase.packed_at + block * kPackedOutputs * phase.conv.inner();
+    for (const int64_t place : phase.places) {
+      rows[static_cast<size_t>(place)] = row;
+      row += s.channels * kPackedOutputs;
+    }
+  }
+  for (int64_t channel = 0; channel < s.channels; ++channel) {
+    const T* from = w + ((group * s.channels + channel) * s.outputs + first) * s.places;
+    for (int64_t place = 0; place < s.places; ++place) {
+      C* to = rows[static_cast<size_t>(place)] + channel * kPackedOutputs;
+      for (int64_t o = 0; o < count; ++o) to[o] = computed(from[o * s.places + place]);
+      for (int64_t o = count; o < kPackedOutputs; ++o) to[o] = C(0);
+    }
+  }
+}
+
+template <class C, class T>
+void pack_transposed(const KernelContext& context, const TransposedShape& s, const T* w,
+                     C* packed) {
+  parallel_ranges(context, s.blocks(), grain_for(s.channels * s.places * kPackedOutputs),
+                  [&](int64_t begin, int64_t end) {
+                    for (int64_t block = begin; block < end; ++block)
+                      pack_transposed_block(s, w, block, packed);
+                  });
+}
+
+/// The packed weights of all phases, which `memory` has room for if they do not come so.
 template <class T>
-class PhaseWeights {
- public:
-  using C = ComputeOf<T>;
-
-  PhaseWeights(const KernelArgs& args, const TransposedShape& shape, const Phase& phase)
-      : args_(args), shape_(shape), phase_(phase), s_(phase.conv) {}
-
-  void pack(C* packed) const {
-    const int64_t blocks = ceil_div(s_.outputs, kPackedOutputs);
-    const int64_t block_elements = s_.inner() * kPackedOutputs;
-    parallel_ranges(args_.context, s_.groups * blocks, grain_for(block_elements),
-                    [&](int64_t begin, int64_t end) {
-                      for (int64_t i = begin; i < end; ++i)
-                        pack_block(i / blocks, i % blocks * kPackedOutputs,
-                                   packed + i * block_elements);
-                    });
-  }
-
- private:
-  void pack_block(int64_t group, int64_t first, C* to) const {
-    const T* w = args_.in[1].as<T>();
-    for (const int64_t place : phase_.places)
-      for (int64_t channel = 0; channel < s_.channels; ++channel) {
-        const T* from =
-            w + ((group * s_.channels + channel) * s_.outputs + first) * shape_.places + place;
-        for (int64_t o = 0; o < kPackedOutputs; ++o)
-          *to++ = first + o < s_.outputs ? computed(from[o * shape_.places]) : C(0);
-      }
-  }
-
-  const KernelArgs& args_;
-  const TransposedShape& shape_;
-  const Phase& phase_;
-  const ConvShape& s_;
-};
+const ComputeOf<T>* packed_phases(const KernelArgs& args, const TransposedShape& shape,
+                                  ComputeOf<T>* memory) {
+  if constexpr (std::is_same_v<T, ComputeOf<T>>)
+    if (args.facts.node().attrs.has("packed_outputs")) return args.in[1].as<T>();
+  pack_transposed(args.context, shape, args.in[1].as<T>(), memory);
+  return memory;
+}
 
 template <class T>
 class PhaseConvolution {
@@ -225,33 +260,32 @@ class PhaseConvolution {
   using C = ComputeOf<T>;
   using Finish = PhaseFinish<T>;
 
-  PhaseConvolution(const KernelArgs& args, const TransposedShape& shape, const Phase& phase)
+  PhaseConvolution(const KernelArgs& args, const TransposedShape& shape, const Phase& phase,
+                   const C* packed)
       : args_(args),
-        shape_(shape),
         phase_(phase),
         s_(phase.conv),
+        packed_(packed + phase.packed_at),
         finish_(args.in.size() > 2 ? args.in[2].as<T>() : nullptr, args.out[0].as<T>(), shape,
                 phase) {}
 
   void run() const {
     if (s_.patches.pixels == 0) return;
     if (s_.inner() == 0) return write_terms();
-    const int64_t scratch = most_scratch<T>(shape_);
     C* memory = static_cast<C*>(args_.workspace);
-    C* packed = memory + slots(args_.facts) * scratch;
-    PhaseWeights<T>(args_, shape_, phase_).pack(packed);
     switch (s_.method) {
       case ConvMethod::Image:
-        return run_units(args_, s_, ConvImage<T, Finish>(s_, x(), packed, finish_), memory);
+        return run_units(args_, s_, ConvImage<T, Finish>(s_, x(), packed_, finish_), memory);
       case ConvMethod::Product:
-        return run_units(args_, s_, ConvProduct<T, Finish>(s_, x(), packed, finish_), memory);
+        return run_units(args_, s_, ConvProduct<T, Finish>(s_, x(), packed_, finish_), memory);
       case ConvMethod::Lines:
-        return run_units(args_, s_,
-                         ConvLines<T, C, Finish>(s_, x(),
-                                                 {packed, packed_elements(s_) / s_.groups, 1,
-                                                  kPackedOutputs, s_.channels * kPackedOutputs},
-                                                 finish_),
-                         memory);
+        return run_units(
+            args_, s_,
+            ConvLines<T, C, Finish>(s_, x(),
+                                    {packed_, packed_weight_elements(s_.outputs, s_.inner()), 1,
+                                     kPackedOutputs, s_.channels * kPackedOutputs},
+                                    finish_),
+            memory);
     }
   }
 
@@ -271,9 +305,9 @@ class PhaseConvolution {
   }
 
   const KernelArgs& args_;
-  const TransposedShape& shape_;
   const Phase& phase_;
   const ConvShape& s_;
+  const C* packed_;
   Finish finish_;
 };
 
@@ -281,7 +315,10 @@ void conv_transpose(const KernelArgs& args) {
   if (args.out[0].element_count() == 0) return;
   const auto& shape = *static_cast<const TransposedShape*>(args.prepared);
   dispatch_float(args.in[0].dtype, [&]<class T> {
-    for (const Phase& phase : shape.phases) PhaseConvolution<T>(args, shape, phase).run();
+    auto* memory = static_cast<ComputeOf<T>*>(args.workspace);
+    const ComputeOf<T>* packed =
+        packed_phases<T>(args, shape, memory + slots(args.facts) * most_scratch<T>(shape));
+    for (const Phase& phase : shape.phases) PhaseConvolution<T>(args, shape, phase, packed).run();
   });
 }
 
@@ -316,15 +353,16 @@ std::shared_ptr<const void> prepare_transposed_pixels(const StepFacts& facts) {
 int64_t most_pixel_scratch(const TransposedShape& shape) {
   int64_t most = 0;
   for (const Phase& phase : shape.phases)
-    most = std::max(most, ConvPixels::scratch_elements(phase.conv));
+    if (phase.conv.patches.pixels > 0)
+      most = std::max(most, ConvPixels::scratch_elements(phase.conv));
   return most;
 }
 
 size_t transposed_pixel_workspace(const StepFacts& facts) {
   const TransposedShape shape = pixel_shape_of(facts);
-  int64_t packed = 0;
-  for (const Phase& phase : shape.phases) packed = std::max(packed, packed_elements(phase.conv));
-  return static_cast<size_t>(slots(facts) * most_pixel_scratch(shape) + packed) * sizeof(float);
+  const int64_t elements =
+      slots(facts) * most_pixel_scratch(shape) + workspace_weights(facts, shape);
+  return static_cast<size_t>(elements) * sizeof(float);
 }
 
 void conv_transpose_pixels(const KernelArgs& args) {
@@ -333,12 +371,12 @@ void conv_transpose_pixels(const KernelArgs& args) {
   const ConvFinish<float> finish(args.in.size() > 2 ? args.in[2].as<float>() : nullptr, nullptr,
                                  args.out[0].as<float>(), ConvActivation());
   auto* memory = static_cast<float*>(args.workspace);
-  float* packed = memory + slots(args.facts) * most_pixel_scratch(shape);
+  const float* packed =
+      packed_phases<float>(args, shape, memory + slots(args.facts) * most_pixel_scratch(shape));
   for (const Phase& phase : shape.phases) {
     if (phase.conv.patches.pixels == 0) continue;
-    PhaseWeights<float>(args, shape, phase).pack(packed);
-    run_units(args, phase.conv,
-              ConvPixels(phase.conv, args.in[0].as<float>(), PackedWeights{packed}, finish),
+    const PackedWeights weights{packed + phase.packed_at};
+    run_units(args, phase.conv, ConvPixels(phase.conv, args.in[0].as<float>(), weights, finish),
               memory);
   }
 }
@@ -361,6 +399,24 @@ REGISTER_CPU_KERNEL({.op = "ConvTranspose",
                      .prepare = prepare_transposed_pixels,
                      .input_rules = {LayoutRule::Any},
                      .priority = 1});
+
+// --- weights -------------------------------------------------------------------------------------
+void pack_conv_transpose_weights(const KernelArgs& args) {
+  const Sizes& w = args.facts.inputs[0].layout.sizes;
+  const Sizes one(w.size() - 2, 1);  // the order of the weights does not depend on the image
+  const TransposedShape shape = phases_of(args.facts.node().attrs, w, one, one);
+  const auto pack = [&]<class T> {
+    pack_transposed(args.context, shape, args.in[0].as<T>(), args.out[0].as<T>());
+  };
+  if (args.in[0].dtype == DType::Float64) return pack.template operator()<double>();
+  pack.template operator()<float>();
+}
+
+REGISTER_CPU_KERNEL({.op = "PackConvTransposeWeights",
+                     .name = "pack_conv_transpose_weights_cpu",
+                     .dtypes = {DType::Float32, DType::Float64},
+                     .run = pack_conv_transpose_weights,
+                     .priority = -1});
 
 }  // namespace
 }  // namespace ORTM_ISA

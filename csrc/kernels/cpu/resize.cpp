@@ -45,18 +45,55 @@ size_t workspace_bytes(const StepFacts& facts) {
   return static_cast<size_t>(kTasks * resizing_of(mode, facts)->task_elements()) * width;
 }
 
+/// y: each element of a line twice.
+template <class T>
+void double_elements(const T* from, int64_t width, T* y) {
+  if constexpr (sizeof(T) == sizeof(float)) {  // as bits: nothing is computed
+    constexpr int64_t kCount = FloatVec::kCount;
+    IntLanes low, high;
+    for (int32_t i = 0; i < kCount; ++i) {
+      low[i] = i / 2;
+      high[i] = (i + static_cast<int32_t>(kCount)) / 2;
+    }
+    const auto double_vector = [&](int64_t i) {
+      const FloatVec x = FloatVec::load(reinterpret_cast<const float*>(from + i));
+      auto* to = reinterpret_cast<float*>(y + 2 * i);
+      FloatVec(__builtin_shuffle(x.v, low)).store(to);
+      FloatVec(__builtin_shuffle(x.v, high)).store(to + kCount);
+    };
+    int64_t i = 0;
+    for (; i + kCount <= width; i += kCount) double_vector(i);
+    if (i == width) return;
+    if (i > 0) return double_vector(width - kCount);
+  }
+  ORTM_SIMD
+  for (int64_t i = 0; i < width; ++i) {
+    y[2 * i] = from[i];
+    y[2 * i + 1] = from[i];
+  }
+}
+
+/// All planes with twice the lines and columns.
+template <class T>
+void double_lines(const KernelArgs& args, const Resizing& r) {
+  const T* x = args.in[0].as<T>();
+  T* y = args.out[0].as<T>();
+  const int64_t width = r.in_width();
+  parallel_ranges(args.context, r.planes * r.in_lines, grain_for(4 * width),
+                  [&](int64_t begin, int64_t end) {
+                    // Line by line: memory takes longer where two are written side by side.
+                    for (int64_t i = 2 * begin; i < 2 * end; ++i)
+                      double_elements(x + i / 2 * width, width, y + i * 2 * width);
+                  });
+}
+
 /// A line of y whose weights are 1.
 template <class T>
 void copy_line(const Resizing& r, const T* from, T outside, T* y) {
   const EvenTaps& taps = r.even;
   const int32_t* at = taps.at(0);
   if (r.channels == 1 && taps.is_doubled) {
-    const int64_t width = r.last().in;
-    ORTM_SIMD
-    for (int64_t i = 0; i < width; ++i) {
-      y[2 * i] = from[i];
-      y[2 * i + 1] = from[i];
-    }
+    double_elements(from, r.last().in, y);
   } else if (r.channels == 1) {
     const int64_t width = r.last().out;
     ORTM_SIMD
@@ -256,6 +293,7 @@ void for_each_task(const KernelArgs& args, const Resizing& r, const Body& body) 
 /// Lines of y that are the same line of x are copied from each other.
 template <class T>
 void copy(const KernelArgs& args, const Resizing& r, T outside) {
+  if (r.doubles_lines && r.even.is_doubled && r.channels == 1) return double_lines<T>(args, r);
   const T* x = args.in[0].as<T>();
   const int64_t width = r.out_width();
   for_each_task(args, r, [&](int64_t, const auto& make_lines) {

@@ -51,6 +51,7 @@ struct Resizing {
   int64_t planes = 1, in_lines = 1, lines = 1;  // lines of a plane of x and y
   int64_t channels = 1;                         // elements that lie together, and move together
   bool copies = false;                          // all weights are 1
+  bool doubles_lines = false;                   // each line of x for two neighbouring ones of y
   double outside = 0;                           // the value for extrapolation
   EvenTaps even;                                // of the last axis
   std::vector<int64_t> kept_along;              // by outer axis: lines that a task keeps stretched
@@ -117,6 +118,16 @@ inline int64_t most_taps(const ResizeTaps& axis) {
   return most;
 }
 
+/// Whether each element is for two outputs.
+inline bool is_doubled(const ResizeTaps& axis) {
+  const auto outputs = static_cast<size_t>(axis.out);
+  if (axis.out != 2 * axis.in || axis.indices.size() != outputs) return false;
+  for (size_t o = 0; o < outputs; ++o)
+    if (axis.begin[o] != static_cast<int64_t>(o) || axis.indices[o] != static_cast<int64_t>(o / 2))
+      return false;
+  return true;
+}
+
 inline EvenTaps even_taps(const ResizeTaps& axis) {
   EvenTaps even;
   const auto outputs = static_cast<size_t>(axis.out);
@@ -138,9 +149,7 @@ inline EvenTaps even_taps(const ResizeTaps& axis) {
     }
   }
   even.floats.assign(even.doubles.begin(), even.doubles.end());
-  even.is_doubled = axis.out == 2 * axis.in && even.count == 1 && even.outside.empty();
-  for (size_t o = 0; o < outputs; ++o)
-    even.is_doubled = even.is_doubled && even.indices[o] == static_cast<int32_t>(o / 2);
+  even.is_doubled = is_doubled(axis);
   return even;
 }
 
@@ -218,6 +227,7 @@ inline std::shared_ptr<Resizing> resizing_of(const ResizeMode& mode, const StepF
     r->lines *= r->axes[d].out;
   }
   r->even = resize_order::even_taps(r->last());
+  r->doubles_lines = r->axes.size() == 2 && resize_order::is_doubled(r->axes.front());
   resize_order::choose_order(*r);
   resize_order::list_sources(*r);
   return r;

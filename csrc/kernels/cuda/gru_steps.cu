@@ -1,5 +1,6 @@
 // GRUSteps, GRUGates and GRUStepsGrad as in cpu/gru_steps.cpp, by the products of
-// recurrent_steps.cuh: forward one launch per step, backward two; gates computed again in one.
+// recurrent_steps.cuh: forward one launch per step, backward two; gates computed again in one. With
+// `reset_before` forward takes two, as the second product needs all of the reset state.
 #include "kernels/cuda/recurrent_steps.cuh"
 
 namespace ortmodule::cuda {
@@ -24,17 +25,17 @@ struct GruActivation {
   int64_t hidden;
 
   __device__ static C bias_at(const T* bias, int64_t i) { return bias ? computed(bias[i]) : C(0); }
+  /// What the input gives a gate.
+  __device__ C given(int64_t step, int64_t row, int gate, int64_t j) const {
+    const int64_t at = gate * hidden + j;
+    return computed(pre.at(step, row)[at]) + bias_at(input_bias, at);
+  }
   /// z: sums of the products in, update and new gate out.
   __device__ void operator()(int64_t step, int64_t row, int64_t j, C (&z)[3]) const {
-    const T* given = pre.at(step, row) + j;
-    for (int g = 0; g < 2; ++g) {
-      const int64_t at = g * hidden;
-      z[g] = sigmoid((computed(given[at]) + bias_at(input_bias, at + j)) +
-                     (z[g] + bias_at(recurrent_bias, at + j)));
-    }
-    const int64_t at = 2 * hidden;
-    const C recurrent = z[2] + bias_at(recurrent_bias, at + j);
-    z[2] = fast_tanh((computed(given[at]) + bias_at(input_bias, at + j)) + z[0] * recurrent);
+    for (int g = 0; g < 2; ++g)
+      z[g] = sigmoid(given(step, row, g, j) + (z[g] + bias_at(recurrent_bias, g * hidden + j)));
+    const C recurrent = z[2] + bias_at(recurrent_bias, 2 * hidden + j);
+    z[2] = fast_tanh(given(step, row, 2, j) + z[0] * recurrent);
     if (!gates) return;
     T* saved = gates.at(step, row) + j;
     for (int g = 0; g < 3; ++g) saved[g * hidden] = stored<T>(z[g]);
@@ -76,11 +77,17 @@ struct GruStep {
 
 template <class T>
 struct GruForwardLayer : StepsLayer {
-  ComputeOf<T>* states[2];
+  using C = ComputeOf<T>;
+  bool resets_before;
+  C *states[2], *keep = nullptr, *reset = nullptr;
 
   GruForwardLayer(const StepFacts& facts, void* workspace)
-      : StepsLayer(facts, kSteps.batch, workspace) {
-    for (auto*& state : states) state = scratch.take<ComputeOf<T>>(s.batch * s.state);
+      : StepsLayer(facts, kSteps.batch, workspace),
+        resets_before(facts.node().attrs.flag("reset_before")) {
+    for (C*& state : states) state = scratch.take<C>(s.batch * s.state);
+    if (!resets_before) return;
+    keep = scratch.take<C>(s.batch * s.state);
+    reset = scratch.take<C>(s.batch * s.state);
   }
 };
 template <class T>
@@ -114,6 +121,90 @@ void run_steps_of(const KernelArgs& args) {
     step_product<C, 3>({s.batch, s.hidden, s.state}, DenseLeft<C>{before, s.state},
                        forward_weights<const T>(args.in[kWeights], s.hidden),
                        GruStep<T>{d, activate, y, before, after, s.step(i)}, args.context);
+    std::swap(before, after);
+  }
+  store_states<T>(before, s.batch, s.state, args.out[1], args.context);
+}
+
+/// The first half of a step with `reset_before`: reset and update gate, and the reset state.
+template <class T>
+struct GruReset {
+  using C = ComputeOf<T>;
+  DeviceSteps s;
+  GruActivation<T> activate;
+  const C* before;
+  C *keep, *reset;
+  int64_t step;
+
+  __device__ void operator()(int64_t row, int64_t j, const C* sums) const {
+    const int64_t at = row * s.hidden + j;
+    keep[at] = reset[at] = C(0);
+    if (!s.valid(step, row)) return;
+    C z[2];
+    for (int g = 0; g < 2; ++g) {
+      z[g] = sigmoid(activate.given(step, row, g, j) +
+                     (sums[g] + activate.bias_at(activate.recurrent_bias, g * s.hidden + j)));
+      if (activate.gates) activate.gates.at(step, row)[g * s.hidden + j] = stored<T>(z[g]);
+    }
+    reset[at] = z[0] * before[at];
+    keep[at] = z[1];
+  }
+};
+
+/// The second half: the new gate, and the state after the step.
+template <class T>
+struct GruRenew {
+  using C = ComputeOf<T>;
+  DeviceSteps s;
+  GruActivation<T> activate;
+  DeviceRows<T> y;
+  const C *before, *keep;
+  C* after;
+  int64_t step;
+
+  __device__ void operator()(int64_t row, int64_t j, const C* sums) const {
+    const int64_t at = row * s.hidden + j, n = s.hidden;
+    if (!s.valid(step, row)) {
+      after[at] = before[at];
+      if (s.starts) return;  // a packed batch has no place for it
+      activate.pad(step, row, j);
+      if (y) y.at(step, row)[j] = stored<T>(C(0));
+      return;
+    }
+    const C recurrent = sums[0] + activate.bias_at(activate.recurrent_bias, 2 * n + j);
+    const C fresh = fast_tanh(activate.given(step, row, 2, j) + recurrent);
+    if (activate.gates) {
+      T* saved = activate.gates.at(step, row) + j;
+      saved[2 * n] = stored<T>(fresh), saved[3 * n] = stored<T>(recurrent);
+    }
+    const T state = stored<T>(fresh + keep[at] * (before[at] - fresh));
+    after[at] = computed(state);
+    if (y) y.at(step, row)[j] = state;
+  }
+};
+
+template <class T>
+void run_reset_steps(const KernelArgs& args) {
+  using C = ComputeOf<T>;
+  const GruForwardLayer<T> layer(args.facts, args.workspace);
+  const StepsShape& s = layer.s;
+  const DeviceSteps d = layer.on_device(args, kSteps.batch);
+  const DeviceRows<T> y(args.out[0], s, d.starts);
+  const GruActivation<T> activate = activation_of<T>(args, s, kSteps.gates, d.starts);
+  load_states<T>(optional_operand(args, kSteps.batch.initial), s.batch, s.state, layer.states[0],
+                 args.context);
+  const RightWeights<const T> gates = forward_weights<const T>(args.in[kWeights], s.hidden);
+  RightWeights<const T> fresh = gates;
+  fresh.data += 2 * gates.gate_stride;
+  const ProductSizes sizes{s.batch, s.hidden, s.state};
+  C *before = layer.states[0], *after = layer.states[1];
+  for (int64_t i = 0; i < s.steps; ++i) {
+    const int64_t step = s.step(i);
+    step_product<C, 2>(sizes, DenseLeft<C>{before, s.state}, gates,
+                       GruReset<T>{d, activate, before, layer.keep, layer.reset, step},
+                       args.context);
+    step_product<C, 1>(sizes, DenseLeft<C>{layer.reset, s.state}, fresh,
+                       GruRenew<T>{d, activate, y, before, layer.keep, after, step}, args.context);
     std::swap(before, after);
   }
   store_states<T>(before, s.batch, s.state, args.out[1], args.context);
@@ -246,7 +337,10 @@ size_t scratch_bytes(const StepFacts& facts) {
 }
 
 void run_steps(const KernelArgs& args) {
-  dispatch_float(args.in[0].dtype, [&]<class T> { run_steps_of<T>(args); });
+  const bool resets_before = args.facts.node().attrs.flag("reset_before");
+  dispatch_float(args.in[0].dtype, [&]<class T> {
+    resets_before ? run_reset_steps<T>(args) : run_steps_of<T>(args);
+  });
 }
 void run_gates(const KernelArgs& args) {
   dispatch_float(args.in[0].dtype, [&]<class T> { run_gates_of<T>(args); });
