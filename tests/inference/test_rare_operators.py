@@ -298,3 +298,28 @@ def test_windows_put_together(pads: list[int], strides: list[int]) -> None:
     (theirs,) = stock(model).run(None, feeds)
     (ours,) = InferenceSession(model, ONE_THREAD).run(None, feeds)
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("opset", [11, 13])
+@pytest.mark.parametrize("shape", [(3, 0), (0, 3)])
+def test_hardmax_of_nothing(shape: tuple[int, int], opset: int) -> None:
+    model, feeds = single("Hardmax", [np.zeros(shape, "float32")], opset=opset)
+    compare(model, feeds)
+
+
+@pytest.mark.parametrize("opset", [13, 28])
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+def test_arithmetic_on_single_numbers(dtype: str, opset: int) -> None:
+    """An import knows the content of such inputs, and computes with it as a run would."""
+    pairs = [(-7, 3), (7, -3), (-7, -3), (8, 3), (0, 5), (-6, 3)]
+    ops: list[tuple[str, dict[str, Any]]] = [
+        (op, {}) for op in ("Add", "Sub", "Mul", "Div", "Min", "Max", "Less", "Equal")
+    ]
+    ops += [("Mod", {"fmod": 1})] + ([("Mod", {})] if dtype == "int64" else [])
+    for op, attributes in ops:
+        for pair in pairs:
+            operands = [np.array(number, dtype) for number in pair]
+            model, feeds = single(op, operands, opset=opset, **attributes)
+            (wanted,) = stock(model).run(None, feeds)
+            (got,) = InferenceSession(model, ONE_THREAD).run(None, feeds)
+            np.testing.assert_array_equal(got, wanted, err_msg=f"{op} {pair} {attributes}")
