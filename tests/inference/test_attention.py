@@ -33,6 +33,19 @@ def test_attention_with_a_mask_is_one_step(mask: Array | None, softcap: float) -
     assert "Softmax" not in session.plan(feeds)
 
 
+@pytest.mark.parametrize("dtypes", [("float32", "float16"), ("float16", "float32")])
+def test_a_mask_of_another_float_type(dtypes: tuple[str, str]) -> None:
+    operands = [real(2, 4, 12, 8, seed=seed, dtype=dtypes[0]) for seed in range(3)]
+    bias = real(12, 12, seed=9, dtype=dtypes[1])
+    model, feeds = single("Attention", [*operands, bias], opset=23)
+    np.testing.assert_allclose(
+        InferenceSession(model, ONE_THREAD).run(None, feeds)[0],
+        stock(model).run(None, feeds)[0],
+        rtol=2e-3,
+        atol=2e-3,
+    )
+
+
 def test_attention_in_16_bits_keeps_its_sums_in_32() -> None:
     operands = [real(1, 2, 12, 8, seed=seed, dtype="float16") for seed in range(3)]
     model, feeds = single("Attention", [*operands, FLOATS.astype("float16")], opset=23)
@@ -129,4 +142,85 @@ def test_a_cache_smaller_than_its_window_is_refused() -> None:
         sliding_window_cache=1,
     )
     with pytest.raises(RuntimeError, match="at least local_window_size rows, 4"):
+        InferenceSession(model, ONE_THREAD).run(None, feeds)
+
+
+def sparse(held: list[int], chunk: int, rows: int = 64, **attributes: Any) -> Any:
+    """SparseAttention of 4 heads, 2 of keys, with two layouts of blocks of 16 keys, whose last
+    `chunk` keys are new in a batch that holds as many as `held` says."""
+    width, angles = 16, np.arange(rows)[:, None] / 3.0 ** np.arange(8)
+    tables = [np.cos(angles).astype("float32"), np.sin(angles).astype("float32")]
+    ends = np.array([[0, 1, 3, 5, 8], [0, 1, 3, 6, 9]], "int32")
+    columns = np.array([[0, 0, 1, 1, 2, 1, 2, 3, -1], [0, 0, 1, 0, 1, 2, 0, 2, 3]], "int32")
+    lengths = np.array(held, "int32") + chunk
+    x = real(len(held), chunk, 8 * width, seed=chunk)
+    past = [real(len(held), 2, rows, width, seed=seed) for seed in (5, 6)]
+    for cache in past:
+        for row, count in zip(cache, held, strict=True):
+            row[:, count:] = np.nan
+    operands = [x, None, None, *past, ends, columns, lengths.max(), lengths, *tables]
+    operands[7] = np.array([operands[7]], "int32")
+    return single(
+        "SparseAttention",
+        operands,
+        3,
+        domain=MICROSOFT,
+        num_heads=4,
+        kv_num_heads=2,
+        sparse_block_size=16,
+        do_rotary=1,
+        **attributes,
+    )
+
+
+def in_place(session: Any, module: Any, feeds: dict[str, Array], caches: list[str]) -> list[Array]:
+    """A run whose second and further outputs are written over these feeds."""
+    binding = session.io_binding()
+    values = {name: module.OrtValue.ortvalue_from_numpy(x.copy()) for name, x in feeds.items()}
+    for name, value in values.items():
+        binding.bind_ortvalue_input(name, value)
+    binding.bind_output("y0")
+    for i, name in enumerate(caches):
+        binding.bind_ortvalue_output(f"y{i + 1}", values[name])
+    session.run_with_iobinding(binding)
+    return binding.copy_outputs_to_cpu()  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(("held", "chunk"), [([0], 40), ([37], 1), ([30], 5)])
+@pytest.mark.parametrize("interleaved", [0, 1])
+def test_sparse_attention(held: list[int], chunk: int, interleaved: int) -> None:
+    """onnxruntime's, which wants the caches to be changed in place; what is behind is not read."""
+    import onnxruntime
+
+    import ortmodule_py.onnxruntime as ours
+
+    model, feeds = sparse(held, chunk, rotary_interleaved=interleaved)
+    session = InferenceSession(model, ONE_THREAD)
+    got = session.run(None, feeds)
+    wanted = in_place(stock(model), onnxruntime, feeds, ["x3", "x4"])
+    for mine, theirs in zip(got, wanted, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
+    assert not np.isnan(got[0]).any()
+    for mine, theirs in zip(in_place(session, ours, feeds, ["x3", "x4"]), got, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_sparse_attention_of_texts_of_different_lengths() -> None:
+    """Each has the result that it has alone, of which onnxruntime has that of the longest only."""
+    model, feeds = sparse([30, 7, 19], 5)
+    together = InferenceSession(model, ONE_THREAD).run(None, feeds)
+    assert not np.isnan(together[0]).any()
+    for i, held in enumerate([30, 7, 19]):
+        alone, own = sparse([held], 5)
+        for name in ("x0", "x3", "x4"):
+            own[name] = feeds[name][i : i + 1]
+        for one, all_of_them in zip(
+            InferenceSession(alone, ONE_THREAD).run(None, own), together, strict=True
+        ):
+            np.testing.assert_allclose(one, all_of_them[i : i + 1], rtol=1e-5, atol=1e-5)
+
+
+def test_sparse_attention_that_does_not_fit_is_refused() -> None:
+    model, feeds = sparse([60], 5)
+    with pytest.raises(RuntimeError, match="a row for each key of total_sequence_length"):
         InferenceSession(model, ONE_THREAD).run(None, feeds)
