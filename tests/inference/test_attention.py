@@ -145,6 +145,113 @@ def test_a_cache_smaller_than_its_window_is_refused() -> None:
         InferenceSession(model, ONE_THREAD).run(None, feeds)
 
 
+def chunk_of(
+    past: list[Array], ends: list[int], total: int, chunk: int, more: dict[int, Array], **kinds: Any
+) -> tuple[bytes, dict[str, Any]]:
+    """GroupQueryAttention of 4 heads, 2 of keys, with operands behind the caches by position."""
+    operands: list[Any] = [real(len(ends), chunk, 128, seed=total), None, None, *past]
+    operands += [np.array(ends, "int32") - 1, np.array(total, "int32")]
+    operands += [more.get(i) for i in range(7, max(more, default=6) + 1)]
+    return single(
+        "GroupQueryAttention",
+        operands,
+        3,
+        domain=MICROSOFT,
+        num_heads=4,
+        kv_num_heads=2,
+        **kinds,
+    )
+
+
+def compare_chunk(model: bytes, feeds: dict[str, Any], rows: int, keys: list[int]) -> None:
+    """What is behind these rows of the result and keys of the caches has no meaning."""
+    got = InferenceSession(model, ONE_THREAD).run(None, feeds)
+    wanted = stock(model).run(None, feeds)
+    np.testing.assert_allclose(got[0][:, :rows], wanted[0][:, :rows], rtol=1e-5, atol=1e-5)
+    for ours, theirs in zip(got[1:], wanted[1:], strict=True):
+        assert ours.dtype == theirs.dtype and ours.shape == theirs.shape
+        for one, other, count in zip(ours, theirs, keys, strict=True):
+            np.testing.assert_allclose(one[:, :count], other[:, :count], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("chunk", "total"), [(5, 5), (1, 6), (3, 9)])
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("kind", ["PER_TENSOR", "PER_CHANNEL"])
+@pytest.mark.parametrize("attributes", [{}, {"local_window_size": 3}, {"smooth_softmax": 1}])
+def test_quantized_caches(
+    kind: str, bits: int, chunk: int, total: int, attributes: dict[str, Any]
+) -> None:
+    random = np.random.default_rng(total)
+    dtype, size = ("int8", 16) if bits == 8 else ("uint8", 8)
+    past = [random.integers(0, 100, (1, 2, 24, size)).astype(dtype) for _ in range(2)]
+    shape = (1,) if kind == "PER_TENSOR" else (1, 2, 1, 16)
+    span = 0.04 if bits == 8 else 0.5
+    scales = [(span * (0.3 + random.random(shape))).astype("float32") for _ in range(2)]
+    model, feeds = chunk_of(
+        past,
+        [total],
+        total,
+        chunk,
+        {12: scales[0], 13: scales[1]},
+        k_quant_type=kind,
+        v_quant_type=kind,
+        kv_cache_bit_width=bits,
+        **attributes,
+    )
+    compare_chunk(model, feeds, chunk, [total])
+
+
+def test_a_quantized_cache_without_scales_is_refused() -> None:
+    past = [np.zeros((1, 2, 24, 16), "int8")] * 2
+    model, feeds = chunk_of(past, [5], 5, 5, {}, k_quant_type="PER_TENSOR")
+    with pytest.raises(RuntimeError, match="must be given together"):
+        InferenceSession(model, ONE_THREAD).run(None, feeds)
+
+
+@pytest.mark.parametrize("window", [-1, 4])
+def test_chunks_that_are_padded(window: int) -> None:
+    past = [real(2, 2, 24, 16, seed=seed) for seed in (5, 6)]
+    model, feeds = chunk_of(
+        past, [9, 15], 24, 5, {16: np.array([3, 2], "int32")}, local_window_size=window
+    )
+    compare_chunk(model, feeds, 2, [9, 15])
+
+
+@pytest.mark.parametrize(("chunk", "total"), [(5, 5), (1, 6), (3, 9)])
+def test_queries_that_see_all_keys(chunk: int, total: int) -> None:
+    past = [real(1, 2, 24, 16, seed=seed) for seed in (5, 6)]
+    compare_chunk(*chunk_of(past, [total], total, chunk, {}, causal=0), chunk, [total])
+
+
+@pytest.mark.parametrize("rows", [9, 24])
+def test_a_bias_of_the_keys_that_are_there(rows: int) -> None:
+    """A buffer for the longest text has more rows than the bias has columns."""
+    past = [real(1, 2, rows, 16, seed=seed) for seed in (5, 6)]
+    compare_chunk(*chunk_of(past, [9], 9, 3, {10: real(1, 4, 3, 9)}), 3, [9])
+
+
+def test_a_bias_of_the_keys_of_a_window() -> None:
+    past = [real(1, 2, 6, 16, seed=seed) for seed in (5, 6)]
+    more = {10: real(1, 4, 2, 11)}
+    model, feeds = chunk_of(past, [11], 11, 2, more, local_window_size=4, sliding_window_cache=1)
+    compare_chunk(model, feeds, 2, [5])
+
+
+def test_normalized_heads() -> None:
+    """The norms of Qwen3: what nodes in front of the operator would give."""
+    past = [real(1, 2, 24, 16, seed=seed) for seed in (5, 6)]
+    weights = [np.abs(real(16, seed=seed)) for seed in (7, 8)]
+    model, feeds = chunk_of(past, [9], 9, 3, {14: weights[0], 15: weights[1]}, qk_norm_epsilon=0.1)
+    got = InferenceSession(model, ONE_THREAD).run(None, feeds)
+    plain, feeds = chunk_of(past, [9], 9, 3, {})
+    heads = feeds["x0"].reshape(1, 3, 8, 16)
+    for first, last, weight in ((0, 4, weights[0]), (4, 6, weights[1])):
+        part = heads[:, :, first:last]
+        part *= weight / np.sqrt((part**2).mean(-1, keepdims=True) + 0.1)
+    for one, other in zip(got, InferenceSession(plain, ONE_THREAD).run(None, feeds), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
 def sparse(held: list[int], chunk: int, rows: int = 64, **attributes: Any) -> Any:
     """SparseAttention of 4 heads, 2 of keys, with two layouts of blocks of 16 keys, whose last
     `chunk` keys are new in a batch that holds as many as `held` says."""
