@@ -36,11 +36,13 @@ void infer_linear_attention(InferContext& c) {
   check(1, of_rows(keys * DimExpr(heads)));
   check(2, of_rows(values * DimExpr(heads)));
   check(3, state);
-  for (size_t i = 4; i < 6 && i < c.input_count(); ++i)
-    if (c.has_input(i) && c.input(i).rank() == 3)
-      check(i, of_rows(c.input(i).dims[2]));
-    else if (c.has_input(i))
-      c.fail(str("operand ", i, " must have three dimensions"));
+  const auto check_width = [&](size_t i, const DimExpr& one, const DimExpr& other) {
+    if (i >= c.input_count() || !c.has_input(i)) return;
+    const Dims& dims = c.input(i).dims;
+    check(i, of_rows(dims.size() == 3 && may_equal(dims[2], one) ? one : other));
+  };
+  check_width(4, heads, keys * DimExpr(heads));
+  check_width(5, heads, 1);
   c.set(0, DType::Float32, of_rows(values * DimExpr(q_heads)));
   c.set(1, DType::Float32, state);
 }
