@@ -323,3 +323,18 @@ def test_arithmetic_on_single_numbers(dtype: str, opset: int) -> None:
             (wanted,) = stock(model).run(None, feeds)
             (got,) = InferenceSession(model, ONE_THREAD).run(None, feeds)
             np.testing.assert_array_equal(got, wanted, err_msg=f"{op} {pair} {attributes}")
+
+
+@pytest.mark.parametrize("op", ["Div", "Mod"])
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2000,)])
+def test_a_divisor_of_zero_is_an_error(op: str, shape: tuple[int, ...]) -> None:
+    """Whether it is known at import or data; with another one the same session runs."""
+    operands = [np.full(shape, 5), np.full(shape, 0)]
+    model, feeds = single(op, operands)
+    session = InferenceSession(model, ONE_THREAD)
+    other = {**feeds, "x1": np.full(shape, 3)}
+    wanted = {"Div": 1, "Mod": 2}[op]
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="divisor must not be 0"):
+            session.run(None, feeds)
+        assert (session.run(None, other)[0] == wanted).all()
