@@ -338,3 +338,16 @@ def test_a_divisor_of_zero_is_an_error(op: str, shape: tuple[int, ...]) -> None:
         with pytest.raises(RuntimeError, match="divisor must not be 0"):
             session.run(None, feeds)
         assert (session.run(None, other)[0] == wanted).all()
+
+
+@pytest.mark.parametrize("length", [1 << 40, (1 << 40) - 1])
+def test_tables_of_great_lengths_are_refused_at_once(length: int) -> None:
+    signal = np.zeros((1, 8, 1), "float32")
+    bands = [np.array(x) for x in (length, length, 16000)]
+    edges = [np.array(x, "float32") for x in (0, 8000)]
+    for model, feeds in (
+        single("DFT", [signal, np.array(length)], opset=20),
+        single("MelWeightMatrix", [*bands, *edges]),
+    ):
+        with pytest.raises(RuntimeError, match=r"must (be|have) at most 16777216"):
+            InferenceSession(model, ONE_THREAD).run(None, feeds)
