@@ -351,3 +351,14 @@ def test_tables_of_great_lengths_are_refused_at_once(length: int) -> None:
     ):
         with pytest.raises(RuntimeError, match=r"must (be|have) at most 16777216"):
             InferenceSession(model, ONE_THREAD).run(None, feeds)
+
+
+def test_sums_of_many_operands() -> None:
+    """Nothing may take the stack of a call for each of them."""
+    count = 20_000
+    model = make_model(
+        [node("Sum", ["x"] * count, ["y"])], [value("x", FLOAT, [4])], [value("y", FLOAT, None)]
+    )
+    x = np.array([1, 2, 0.5, -1], "float32")
+    (y,) = InferenceSession(model, ONE_THREAD).run(None, {"x": x})
+    np.testing.assert_array_equal(y, count * x)
