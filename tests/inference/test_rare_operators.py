@@ -362,3 +362,50 @@ def test_sums_of_many_operands() -> None:
     x = np.array([1, 2, 0.5, -1], "float32")
     (y,) = InferenceSession(model, ONE_THREAD).run(None, {"x": x})
     np.testing.assert_array_equal(y, count * x)
+
+
+SOURCE = np.array([5, 3, 8, 3, 8, 9, 2, 7])
+
+
+@pytest.mark.parametrize(
+    ("held", "start", "predicted"),
+    [
+        ([0], 0, None),
+        ([0, 9], 0, None),
+        ([0, 3, 8], 0, None),
+        ([7], 0, None),
+        ([0], 0, [5, 3, 8, 1, 1, 1, 1, 1, 1]),
+        ([0], 4, [8, 9, 2, 7, 6]),
+        ([0], 8, [3]),
+        ([], 5, [9, 1, 1, 1]),
+    ],
+)
+@pytest.mark.parametrize("sizes", [(1, 3), (2, 2)])
+def test_where_a_prediction_leaves_its_source(
+    held: list[int], start: int, predicted: list[int] | None, sizes: tuple[int, int]
+) -> None:
+    operands = [SOURCE, np.array(held, "int64"), np.array([start])]
+    model, feeds = single(
+        "BifurcationDetector",
+        [*operands, predicted and np.array(predicted)],
+        2,
+        domain="com.microsoft",
+        min_ngram_size=sizes[0],
+        max_ngram_size=sizes[1],
+    )
+    compare(model, feeds)
+
+
+@pytest.mark.parametrize(("start", "why"), [(-1, "from 0 to 8"), (9, "from 0 to 8"), (3, "be 6 ")])
+def test_a_prediction_that_does_not_fit_its_source(start: int, why: str) -> None:
+    operands = [SOURCE, np.array([0]), np.array([start]), np.array([1, 2])]
+    model, feeds = single(
+        "BifurcationDetector",
+        operands,
+        2,
+        domain="com.microsoft",
+        min_ngram_size=1,
+        max_ngram_size=2,
+    )
+    with pytest.raises(RuntimeError, match=why):
+        InferenceSession(model, ONE_THREAD).run(None, feeds)
