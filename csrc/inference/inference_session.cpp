@@ -39,8 +39,10 @@ InferenceSession::InferenceSession(std::shared_ptr<LoadedModel> model, Inference
                check_feeds(inputs_, overridable_, feeds);
              }),
       runs_(seed_of(host_.options)) {
-  check_model();
   if (host_.options.profiling) start_profiling();
+  const std::shared_ptr<Profile> profile = profile_.load();
+  const ProfiledStage stage(profile.get(), "session_initialization");
+  check_model();
 }
 
 InferenceSession::~InferenceSession() = default;
@@ -58,6 +60,7 @@ std::vector<HostResult> InferenceSession::run(const std::vector<HostFeed>& feeds
                                               const HostTargets& targets,
                                               const std::atomic<bool>* terminate, RunTexts* texts) {
   const std::shared_ptr<Profile> profile = profile_.load();
+  const ProfiledStage whole(profile.get(), "model_run");
   const auto begin = profile ? Profile::Clock::now() : Profile::Clock::time_point();
   const Segment::Bound bound = whole_.bind(feeds);
   const RunWatch watch{terminate, profile.get()};
@@ -78,7 +81,6 @@ std::vector<HostResult> InferenceSession::run(const std::vector<HostFeed>& feeds
   HostRun run = run_bound(host_, bound, runs_++, places, watch);
   last_peak_bytes_ = run.peak_bytes + bound.copied_bytes();
   copied_bytes_ += run.copied_bytes + bound.copied_bytes();
-  if (profile) profile->add_stage("model_run", begin, Profile::Clock::now());
   std::vector<HostResult> results;
   for (const ValueForm& form : bound.outcome->outputs) {
     HostResult& result = results.emplace_back();

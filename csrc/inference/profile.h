@@ -42,4 +42,21 @@ class Profile {
   int64_t left_out_ = 0;
 };
 
+/// Adds a stage from its construction to its end; nothing without a profile.
+class ProfiledStage {
+ public:
+  ProfiledStage(Profile* profile, const char* name)
+      : profile_(profile), name_(name), begin_(Profile::Clock::now()) {}
+  ~ProfiledStage() {
+    if (profile_) profile_->add_stage(name_, begin_, Profile::Clock::now());
+  }
+  ProfiledStage(const ProfiledStage&) = delete;
+  ProfiledStage& operator=(const ProfiledStage&) = delete;
+
+ private:
+  Profile* profile_;
+  const char* name_;
+  Profile::Clock::time_point begin_;
+};
+
 }  // namespace ortmodule

@@ -70,6 +70,7 @@ class Rows {
     for (const GraphOutput& output : graph_.outputs()) {
       split_.outputs.push_back(axes_.at(output.value));
       if (split_.outputs.back() == kWhole) return str("output '", output.value->name, "' has none");
+      if (blocks_of(output.value) > 1) return str("rows meet in output '", output.value->name, "'");
       if (numbers_of(output.value).name_rows())
         return str("output '", output.value->name, "' has the numbers of the rows");
     }
@@ -124,6 +125,11 @@ class Rows {
     return found == axes_.end() ? kWhole : found->second;
   }
 
+  int64_t blocks_of(const Value* value) const {
+    const auto found = value ? blocks_.find(value) : blocks_.end();
+    return found == blocks_.end() ? 1 : found->second;
+  }
+
   RowNumbers numbers_of(const Value* value) const {
     const auto found = value ? numbers_.find(value) : numbers_.end();
     if (found != numbers_.end()) return found->second;
@@ -137,15 +143,17 @@ class Rows {
   Reason follow(const Node& node) {
     std::vector<int> axes;
     std::vector<RowNumbers> numbers;
+    std::vector<int64_t> blocks;
     for (const Value* operand : node.inputs()) {
       axes.push_back(known_axis(operand));
       const auto* number =
           operand && operand->is_literal() ? std::get_if<DimExpr>(&operand->literal()) : nullptr;
       if (number && mentions(*number)) return str(named(node), " computes with the number of rows");
       numbers.push_back(numbers_of(operand));
+      blocks.push_back(blocks_of(operand));
     }
     if (mentions_otherwise(node)) return str(named(node), " depends on the number of rows");
-    const RowQuery query{node, axes, numbers, split_.symbols, one_row_};
+    const RowQuery query{node, axes, numbers, blocks, split_.symbols, one_row_};
     const auto& outputs = node.outputs();
     const bool whole = query.all_whole() &&
                        std::all_of(outputs.begin(), outputs.end(),
@@ -153,8 +161,12 @@ class Rows {
     const RowAxes found = whole ? std::vector<int>(outputs.size(), kWhole) : row_axes(query);
     if (draws(node)) return str(named(node), " draws random numbers");
     if (!found) return str("rows meet in ", named(node));
-    for (size_t i = 0; i < outputs.size(); ++i)
+    for (size_t i = 0; i < outputs.size(); ++i) {
       if (Reason reason = set(outputs[i], found->at(i))) return reason;
+      const std::optional<int64_t> of_output = row_blocks(query, found->at(i));
+      if (!of_output) return str("rows meet in ", named(node));
+      if (*of_output > 1) blocks_[outputs[i]] = *of_output;
+    }
     const std::optional<RowNumbers> result = row_numbers(query);
     if (!result) return str(named(node), " computes with the numbers of the rows");
     if (result->are_bounded()) numbers_[node.output()] = *result;
@@ -173,6 +185,7 @@ class Rows {
   RowSplit& split_;
   SymbolValues one_row_;
   std::unordered_map<const Value*, int> axes_;
+  std::unordered_map<const Value*, int64_t> blocks_;      // more than one
   std::unordered_map<const Value*, RowNumbers> numbers_;  // where they are known
 };
 

@@ -277,13 +277,14 @@ class Grouper {
     for (ItemId item : {from, to})
       for (const Node* node : items_[item].nodes)
         if (node->op != "Add") return false;
+    if (hoistable(from, to)) return false;
     const Value* sum = items_[from].nodes.back()->output();
     while (!sum->is_graph_output() && sum->uses().size() == 1) {
       const Node& reader = *sum->uses()[0].node;
       if (reader.op != "Add" && op_def(reader.op).kind != OpKind::View) return false;
       sum = reader.output();
     }
-    return sum->is_graph_output() && sum->uses().empty() && !hoistable(from, to);
+    return sum->is_graph_output() && sum->uses().empty();
   }
 
   // Whether `to` can move up to `from`: its other operands are computed before.

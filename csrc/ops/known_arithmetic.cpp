@@ -33,6 +33,11 @@ KnownNumber rounded(double value, DType dtype) {
   return KnownNumber(static_cast<int64_t>(value));
 }
 
+// Mod with attribute fmod: the remainder has the sign of the dividend.
+constexpr std::string_view kTruncatedMod = "Mod.fmod";
+
+bool is_mod(std::string_view op) { return op == "Mod" || op == kTruncatedMod; }
+
 double arithmetic(std::string_view op, double a, double b, bool integral) {
   if (op == "Add") return a + b;
   if (op == "Sub") return a - b;
@@ -41,6 +46,7 @@ double arithmetic(std::string_view op, double a, double b, bool integral) {
   if (op == "Min") return std::isnan(a) || a < b ? a : b;
   if (op == "Max") return std::isnan(a) || a > b ? a : b;
   if (op == "Pow") return std::pow(a, b);
+  if (op == kTruncatedMod) return std::fmod(a, b);
   return a - std::floor(a / b) * b;  // Mod
 }
 
@@ -79,7 +85,7 @@ std::optional<KnownNumber> ratio_arithmetic(OnnxCall& c, std::string_view op, co
     if (integral) return KnownNumber(DimExpr::max(a.numerator(), b.numerator()));
     return c.sizes().at_most(x, y) ? b : a;
   }
-  if (op != "Div" && op != "Mod") return std::nullopt;
+  if (op != "Div" && !is_mod(op)) return std::nullopt;
   if (!integral) {
     if (op != "Div" || !b.numerator().is_constant() || b.numerator().value() <= 0)
       return std::nullopt;
@@ -196,9 +202,10 @@ std::optional<KnownValue> known_pairs(OnnxCall& c, std::string_view op, const Kn
   KnownValue result{decides ? DType::Bool : a.dtype, sizes->vector(), {}};
   for (int64_t i = 0; i < element_count(*sizes); ++i) {
     const KnownNumber &x = element_of(a, *sizes, i), &y = element_of(b, *sizes, i);
-    const bool zero_divisor =
-        (op == "Div" || op == "Mod") && !is_floating(a.dtype) && y.is_constant() && y.value() == 0;
-    if (zero_divisor) return std::nullopt;
+    // Left to the run, which refuses it.
+    if ((op == "Div" || is_mod(op)) && !is_floating(a.dtype) &&
+        c.sizes().equal(y.numerator(), DimExpr(0)))
+      return std::nullopt;
     result.elements.push_back(known_number(c, op, x, y, a.dtype));
     const KnownNumber& last = result.elements.back();
     if (power && last.is_constant() && std::abs(last.value()) >= 0x1p31) return std::nullopt;
@@ -211,7 +218,8 @@ std::optional<std::vector<KnownValue>> known_binary(OnnxCall& c) {
   if (!is_comparison(op) && !is_logic(op) && !is_arithmetic(op)) return std::nullopt;
   const KnownValue *a = c.known(0), *b = c.known(1);
   if (!a || !b) return std::nullopt;
-  std::optional<KnownValue> result = known_pairs(c, op, *a, *b);
+  const bool truncated = op == "Mod" && c.flag("fmod");
+  std::optional<KnownValue> result = known_pairs(c, truncated ? kTruncatedMod : op, *a, *b);
   if (!result) return std::nullopt;
   return std::vector{std::move(*result)};
 }

@@ -36,11 +36,13 @@ void infer_linear_attention(InferContext& c) {
   check(1, of_rows(keys * DimExpr(heads)));
   check(2, of_rows(values * DimExpr(heads)));
   check(3, state);
-  for (size_t i = 4; i < 6 && i < c.input_count(); ++i)
-    if (c.has_input(i) && c.input(i).rank() == 3)
-      check(i, of_rows(c.input(i).dims[2]));
-    else if (c.has_input(i))
-      c.fail(str("operand ", i, " must have three dimensions"));
+  const auto check_width = [&](size_t i, const DimExpr& one, const DimExpr& other) {
+    if (i >= c.input_count() || !c.has_input(i)) return;
+    const Dims& dims = c.input(i).dims;
+    check(i, of_rows(dims.size() == 3 && may_equal(dims[2], one) ? one : other));
+  };
+  check_width(4, heads, keys * DimExpr(heads));
+  check_width(5, heads, 1);
   c.set(0, DType::Float32, of_rows(values * DimExpr(q_heads)));
   c.set(1, DType::Float32, state);
 }
@@ -96,11 +98,72 @@ struct DeltaSizes {
   int64_t key_heads = 0, heads = 0, keys = 0, values = 0;
 };
 
+/// Sequences one after the other as rows of a batch, the shorter ones with zeros behind them.
+struct DeltaRows {
+  Value* places = nullptr;   // [batch, steps]: of each step among all
+  Value* is_step = nullptr;  // [batch, steps]
+  Value* back = nullptr;     // of each of all steps within [batch * steps]
+};
+
 /// Its queries, keys and values [batch, steps, heads, size].
 struct DeltaOperands {
   Value *q = nullptr, *k = nullptr, *v = nullptr;
   DeltaSizes sizes;
+  DeltaRows rows;  // of cu_seqlens; else empty
 };
+
+// Where sequences lie that begin and end at `cu_seqlens` (operand 3), and how long the longest is.
+void read_sequences(OnnxCall& c, DeltaOperands& o) {
+  if (c.rank(3) != 1) c.refuse("cu_seqlens must be a vector");
+  const DimExpr all = c.dims(0).at(0);
+  o.sizes.batch = c.dims(3)[0] - DimExpr(1);
+  const Dims ends = c.content_sizes(3);
+  if (ends.size() < 2 || !c.sizes().equal(ends.front(), 0) || !c.sizes().equal(ends.back(), all))
+    c.refuse("cu_seqlens must go from 0 to the number of tokens");
+  DimExpr longest = 0;
+  for (size_t i = 1; i < ends.size(); ++i) {
+    if (!c.sizes().at_most(ends[i - 1], ends[i])) c.refuse("cu_seqlens must not fall");
+    longest = DimExpr::max(longest, ends[i] - ends[i - 1]);
+  }
+  o.sizes.steps = longest;
+  const DimExpr batch = o.sizes.batch;
+  Value* given = c.cast(c.in(3), DType::Int64);
+  Value* begin = c.reshape(c.slice(given, 0, 0, batch), {batch, 1});
+  Value* end = c.reshape(c.slice(given, 0, 1, batch + DimExpr(1)), {batch, 1});
+  Value* step = c.reshape(c.emit("Range", {},
+                                 {{"start", DimExpr(0)},
+                                  {"limit", longest},
+                                  {"delta", DimExpr(1)},
+                                  {"dtype", DType::Int64}}),
+                          {1, longest});
+  Value* token = c.reshape(
+      c.emit(
+          "Range", {},
+          {{"start", DimExpr(0)}, {"limit", all}, {"delta", DimExpr(1)}, {"dtype", DType::Int64}}),
+      {1, all});
+  Value* places = c.pointwise("Add", {begin, step});
+  o.rows.is_step = c.pointwise("Less", {places, end});
+  o.rows.places = c.pointwise("Where", {o.rows.is_step, places, number(c, 0, places)});
+  // The sequence of a token is the number of those that end before it.
+  Value* ended = c.cast(c.pointwise("LessOrEqual", {end, token}), DType::Int64);
+  Value* sequence = c.reduce("ReduceSum", ended, {0}, false);
+  Value* first = c.emit("Gather", {c.reshape(begin, {batch}), sequence}, {{"axis", 0}});
+  Value* row = c.pointwise("Mul", {sequence, size_number(c, longest)});
+  o.rows.back = c.emit("Add", {row, c.emit("Sub", {c.reshape(token, {all}), first})});
+}
+
+// Numbers of all steps, [all, ...] or [batch, steps, ...], as [batch, steps, *width].
+Value* by_sequence(OnnxCall& c, Value* x, const DeltaOperands& o, const Dims& width) {
+  const DeltaSizes& s = o.sizes;
+  Dims dims{s.batch, s.steps};
+  dims.insert(dims.end(), width.begin(), width.end());
+  if (!o.rows.places) return c.reshape(x, dims);
+  Dims flat{c.dims(0)[0]}, column{s.batch, s.steps};
+  flat.insert(flat.end(), width.begin(), width.end());
+  column.resize(dims.size(), DimExpr(1));
+  x = c.emit("Gather", {c.reshape(x, flat), o.rows.places}, {{"axis", 0}});
+  return c.pointwise("Where", {c.reshape(o.rows.is_step, column), x, number(c, 0, x)});
+}
 
 // A matrix of all three beside each other has the sizes of the state, its rows those of the batch
 // one after the other.
@@ -114,10 +177,15 @@ DeltaOperands delta_operands(OnnxCall& c) {
   if (rank != (packed ? 2 : 3) && rank != (packed ? 3 : 4))
     c.refuse("query must have rows of heads, or be packed in rows");
   const bool has_time = rank == (packed ? 3u : 4u);
-  if (!has_time && !c.has(6)) c.refuse("initial_state must be given, as it tells the batch");
-  s.batch = has_time ? q->dims[0] : c.dims(6).at(0);
-  if (s.batch.is_constant() && s.batch.value() == 0) c.refuse("the batch must not be empty");
-  s.steps = has_time ? q->dims[1] : DimExpr::floor_div(q->dims[0], s.batch);
+  if (c.has(3)) {
+    if (has_time) c.refuse("cu_seqlens needs all tokens in the first dimension");
+    read_sequences(c, o);
+  } else {
+    if (!has_time && !c.has(6)) c.refuse("initial_state must be given, as it tells the batch");
+    s.batch = has_time ? q->dims[0] : c.dims(6).at(0);
+    if (s.batch.is_constant() && s.batch.value() == 0) c.refuse("the batch must not be empty");
+    s.steps = has_time ? q->dims[1] : DimExpr::floor_div(q->dims[0], s.batch);
+  }
   if (packed) {
     if (!c.has(6) || c.rank(6) != 4) c.refuse("packed operands need an initial_state of rank 4");
     const Dims state = c.dims(6);
@@ -139,7 +207,7 @@ DeltaOperands delta_operands(OnnxCall& c) {
   if (s.key_heads <= 0 || s.heads <= 0 || s.heads % s.key_heads != 0)
     c.refuse("values must have a multiple of the heads of queries and keys");
   const auto split = [&](Value* x, int64_t heads, int64_t size) {
-    return c.reshape(x, {s.batch, s.steps, heads, size});
+    return by_sequence(c, x, o, {heads, size});
   };
   const int64_t width = s.key_heads * s.keys, last = static_cast<int64_t>(rank) - 1;
   const auto part = [&](int64_t begin, int64_t size) {
@@ -167,11 +235,12 @@ Value* spread_heads(OnnxCall& c, Value* x, const DeltaSizes& s) {
 }
 
 // The logarithm of what each step leaves of the state [batch, steps, heads or heads * keys].
-Value* delta_decay(OnnxCall& c, const DeltaSizes& s) {
+Value* delta_decay(OnnxCall& c, const DeltaOperands& o) {
+  const DeltaSizes& s = o.sizes;
   Value* decay = real(c, 4);
   const bool by_key = decay->rank() == (c.rank(0) == 4 ? 4 : 3);
   const int64_t width = by_key ? s.keys : 1;
-  decay = c.reshape(decay, {s.batch, s.steps, s.heads, width});
+  decay = by_sequence(c, decay, o, {s.heads, width});
   const std::string gate =
       c.word("gate_activation", {"none", "softplus", "qwen", "sigmoid", "kda"});
   if (gate != "none") {
@@ -187,14 +256,16 @@ Value* delta_decay(OnnxCall& c, const DeltaSizes& s) {
       decay = c.emit("Mul", {decay, number(c, c.number("gate_lower_bound", -5.0), decay)});
     }
   }
-  const int64_t sum = by_key ? s.heads * s.keys : s.heads;
-  return c.reshape(decay, {s.batch, s.steps, sum});
+  if (o.rows.is_step) {  // what lies behind a sequence leaves all of its state
+    Value* is_step = c.reshape(o.rows.is_step, {s.batch, s.steps, 1, 1});
+    decay = c.pointwise("Where", {is_step, decay, number(c, 0, decay)});
+  }
+  return c.reshape(decay, {s.batch, s.steps, by_key ? s.heads * s.keys : s.heads});
 }
 
 // query, key?, value?, cu_seqlens?, decay?, beta?, initial_state?, a_log?, dt_bias?
 // States are [batch, heads, values, keys].
 Values import_gated_delta_net(OnnxCall& c) {
-  if (c.has(3)) c.unsupported("sequences of different lengths (cu_seqlens) have no rule");
   if (c.integer("state_update_capacity", 0) != 0)
     c.unsupported("attribute state_update_capacity has no rule");
   const LinearRule rule(c);
@@ -202,7 +273,7 @@ Values import_gated_delta_net(OnnxCall& c) {
   const DeltaSizes& s = o.sizes;
   Value* beta = nullptr;
   if (rule.corrected) {
-    beta = c.reshape(real(c, 5), {s.batch, s.steps, s.heads});
+    beta = by_sequence(c, real(c, 5), o, {s.heads});
     if (c.word("beta_activation", {"none", "sigmoid"}) == "sigmoid")
       beta = c.emit("Sigmoid", {beta});
   }
@@ -211,14 +282,19 @@ Values import_gated_delta_net(OnnxCall& c) {
       "LinearAttention",
       {spread_heads(c, o.q, s), spread_heads(c, o.k, s),
        c.reshape(o.v, {s.batch, s.steps, s.heads * s.values}),
-       c.has(6) ? turned(real(c, 6)) : nullptr, rule.gated ? delta_decay(c, s) : nullptr, beta},
+       c.has(6) ? turned(real(c, 6)) : nullptr, rule.gated ? delta_decay(c, o) : nullptr, beta},
       {{"q_num_heads", s.heads},
        {"kv_num_heads", s.heads},
        {"scale", c.number("scale", 0.0)},
        {"update_rule", rule.name}});
+  Value* out = y.at(0);
+  if (o.rows.back) {
+    out = c.reshape(out, {s.batch * s.steps, s.heads * s.values});
+    out = c.emit("Gather", {out, o.rows.back}, {{"axis", 0}});
+  }
   Dims dims(o.v->dims.begin(), o.v->dims.end());
   if (c.rank(0) == (c.has(1) ? 3u : 2u)) dims = {c.dims(0)[0], s.heads, s.values};
-  return {c.cast(c.reshape(y.at(0), dims), c.dtype(0)), turned(y.at(1))};
+  return {c.cast(c.reshape(out, dims), c.dtype(0)), turned(y.at(1))};
 }
 
 REGISTER_ONNX({{"LinearAttention", 27, import_linear_attention},

@@ -46,7 +46,7 @@ struct Attention {
 Value* given_mask(OnnxCall& c, const Attention& a) {
   Value* mask = c.in(3);
   const DimExpr keys = a.k->dims.at(2), given = mask->dims.at(mask->dims.size() - 1);
-  if (mask->dtype == DType::Bool) mask = bias_of(c, mask, a.q->dtype);
+  mask = mask->dtype == DType::Bool ? bias_of(c, mask, a.q->dtype) : c.cast(mask, a.q->dtype);
   if (c.sizes().equal(given, keys)) return mask;
   Dims pads(2 * mask->rank(), DimExpr(0));
   pads.back() = keys - given;

@@ -41,6 +41,17 @@ Attrs sized_dynamic_time_warping(OnnxCall& c) {
   return {};
 }
 
+Attrs sized_bifurcation_detector(OnnxCall& c) {
+  const int64_t least = c.integer("min_ngram_size"), most = c.integer("max_ngram_size");
+  if (least < 1 || most < least)
+    c.refuse("min_ngram_size must be positive, and max_ngram_size not less");
+  for (size_t i = 0; i < 4; ++i)
+    if (c.has(i) && (c.dtype(i) != DType::Int64 || (i != 2 && c.rank(i) != 1)))
+      c.refuse("tokens must be vectors of int64");
+  if (!c.sizes().equal(product(c.dims(2)), 1)) c.refuse("prev_suffix_match_idx must be one number");
+  return {{"min_ngram_size", least}, {"max_ngram_size", most}};
+}
+
 // All runs of `size` elements along an axis, `step` apart, in a new last dimension.
 Values import_unfold_tensor(OnnxCall& c) {
   Value* x = c.in(0);
@@ -71,6 +82,7 @@ REGISTER_ONNX(
     {{"Inverse", 1, nullptr, nullptr, "com.microsoft", sized_inverse},
      {"NGramRepeatBlock", 1, nullptr, nullptr, "com.microsoft", sized_n_gram_repeat_block},
      {"CropAndResize", 1, nullptr, nullptr, "com.microsoft", sized_crop_and_resize},
+     {"BifurcationDetector", 1, nullptr, nullptr, "com.microsoft", sized_bifurcation_detector},
      {"DynamicTimeWarping", 1, nullptr, nullptr, "com.microsoft", sized_dynamic_time_warping},
      {"UnfoldTensor", 1, import_unfold_tensor, nullptr, "com.microsoft"},
      {"MatMulInteger16", 1, import_matmul_integer16, nullptr, "com.microsoft"}});

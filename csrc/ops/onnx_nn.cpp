@@ -295,6 +295,7 @@ Values import_hardmax(OnnxCall& c) {
     x = c.reshape(x, {product(outer), product(inner)});
     axis = 1;
   }
+  if (c.sizes().equal(x->dims.at(static_cast<size_t>(axis)), 0)) return {given};
   Value* first = c.emit("ArgMax", {x}, {{"axis", axis}, {"keepdims", 1}});
   Value* y = c.emit("ScatterElements",
                     {c.full(0.0, x->dims, x->dtype), first, c.full(1.0, first->dims, x->dtype)},

@@ -184,11 +184,32 @@ Value* resized_of_set_10(OnnxCall& c, Value* x, const Target& target) {
   return resized(c, y, shrunk, std::move(behind));
 }
 
+// Integers are rounded behind each axis, the last one first, as Pillow does with images of bytes.
+Value* smoothed_integers(OnnxCall& c, Value* x, const Target& target, const Attrs& attrs) {
+  const DType dtype = x->dtype;
+  const size_t rank = x->rank();
+  const bool has_sign = dtype != DType::UInt8 && !is_wide_unsigned(dtype);
+  const double numbers = std::ldexp(1.0, packed_bits(dtype)), least = has_sign ? -numbers / 2 : 0;
+  Value* y = c.cast(x, DType::Float32);
+  for (size_t axis = rank; axis-- > 0;) {
+    if (is_untouched(target, x, axis)) continue;
+    Target line{y->dims, std::vector<double>(rank, 1.0), {}};
+    line.sizes.at(axis) = target.sizes.at(axis);
+    line.scales.at(axis) = target.scales.at(axis);
+    y = resized(c, y, line, attrs);
+    y = c.emit("Floor", {c.emit("Add", {y, number(c, 0.5, y)})});
+    y = c.emit("Min", {c.emit("Max", {y, number(c, least, y)}), number(c, least + numbers - 1, y)});
+  }
+  return c.cast(y, dtype);
+}
+
 Values import_resize(OnnxCall& c) {
   Value* x = c.in(0);
   const Target target = read_target(c);
   if (c.opset() < 11 && c.string("mode", "nearest") == "nearest")
     return {resized_of_set_10(c, x, target)};
+  if (c.flag("antialias") && !is_floating(x->dtype) && target.roi.empty())
+    return {smoothed_integers(c, x, target, resize_attrs(c))};
   return {resized(c, x, target, resize_attrs(c))};
 }
 

@@ -68,10 +68,11 @@ Values import_mel_weights(OnnxCall& c) {
                 rate = c.fixed_integers(2).at(0);
   if (bands < 0 || length < 0 || rate <= 0)
     c.refuse("num_mel_bins and dft_length must not be negative, and sample_rate be positive");
+  const int64_t bins = length / 2 + 1;
+  Table table(c, c.dtype_attr("output_datatype", DType::Float32), {bins, bands});
   auto mel = [](double hertz) { return 2595 * std::log1p(hertz / 700) / std::log(10.0); };
   const double low = mel(c.fixed_numbers(3).at(0)), high = mel(c.fixed_numbers(4).at(0));
   const double step = (high - low) / static_cast<double>(bands + 2);
-  const int64_t bins = length / 2 + 1;
   std::vector<int64_t> corners;
   for (int64_t i = 0; i < bands + 2; ++i) {
     const double hertz =
@@ -82,7 +83,6 @@ Values import_mel_weights(OnnxCall& c) {
       c.refuse("the edges must be within the spectrum");
     corners.push_back(static_cast<int64_t>(bin));
   }
-  Table table(c, c.dtype_attr("output_datatype", DType::Float32), {bins, bands});
   for (int64_t bin = 0; bin < bins; ++bin)
     for (size_t band = 0; band < static_cast<size_t>(bands); ++band) {
       const int64_t left = corners[band], top = corners[band + 1], right = corners[band + 2];
@@ -275,6 +275,8 @@ Values import_dft(OnnxCall& c) {
   t.length = t.inverse && t.one_sided ? 2 * (size - 1) : size;
   if (c.has(1)) t.length = c.fixed_integers(1).at(0);
   if (t.length <= 0) c.refuse(str("the length must be positive, but found ", t.length));
+  if (t.length > std::max(kMostMade, 2 * size))  // the factors of its turns are made beforehand
+    c.unsupported(str("the length must be at most ", kMostMade, ", but found ", t.length));
   // Of a one-sided spectrum, only its half counts.
   t.given = std::min(size, t.inverse && t.one_sided ? t.length / 2 + 1 : t.length);
   std::vector<int64_t> order(rank);

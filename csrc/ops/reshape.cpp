@@ -198,21 +198,36 @@ REGISTER_OP(Squeeze, {.inputs = {"x"},
                                      {"aten.squeeze.dim", convert_squeeze},
                                      {"aten.squeeze.dims", convert_squeeze}}});
 
+// The elements before each row, of all blocks.
+int64_t elements_before_rows(const RowQuery& query) {
+  int64_t before = query.blocks[0];
+  for (int d = 0; d < query.axis(0); ++d)
+    before *= query.each(query.dims(0)[static_cast<size_t>(d)]);
+  return before;
+}
+
+// How many blocks of rows axis `axis` of the output has; 0 if the rows do not lie so.
+int64_t reshape_blocks(const RowQuery& query, int axis) {
+  const Dims& to = query.node.output()->dims;
+  int64_t above = 1;
+  for (int d = 0; d < axis; ++d) above *= query.each(to[static_cast<size_t>(d)]);
+  const int64_t before = elements_before_rows(query);
+  if (above == 0 || before % above != 0) return above == before ? 1 : 0;
+  const int64_t blocks = before / above;
+  return blocks > 0 && query.each(to[static_cast<size_t>(axis)]) % blocks == 0 ? blocks : 0;
+}
+
 // Rows stay apart where the number of elements before them does not change.
 RowAxes reshape_rows(const RowQuery& query) {
   if (query.axis(0) == kWhole) return std::nullopt;
-  const auto axis = static_cast<size_t>(query.axis(0));
-  DimExpr before = 1;
-  for (size_t d = 0; d < axis; ++d) before = before * query.dims(0)[d];
   const Dims& to = query.node.output()->dims;
-  DimExpr above = 1;
-  for (size_t d = 0; d < to.size(); ++d) {
-    if (above == before && query.scales(to[d])) return std::vector<int>{static_cast<int>(d)};
-    above = above * to[d];
-  }
+  for (size_t d = 0; d < to.size(); ++d)
+    if (const int axis = static_cast<int>(d); query.scales(to[d]))
+      return reshape_blocks(query, axis) > 0 ? RowAxes(std::vector<int>{axis}) : std::nullopt;
   return std::nullopt;
 }
 REGISTER_ROW_AXES(reshape_rows, "Reshape", "Squeeze", "Unsqueeze");
+REGISTER_ROW_BLOCKS(reshape_blocks, "Reshape", "Squeeze", "Unsqueeze");
 REGISTER_ROW_NUMBERS(numbers_of_operand, "Reshape", "Squeeze", "Unsqueeze");
 
 }  // namespace

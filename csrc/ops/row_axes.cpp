@@ -20,6 +20,11 @@ std::unordered_map<std::string_view, RowNumbersFn>& number_rules() {
   return all;
 }
 
+std::unordered_map<std::string_view, RowBlocksFn>& block_rules() {
+  static std::unordered_map<std::string_view, RowBlocksFn> all;
+  return all;
+}
+
 // The axis in a tensor of `rank` that is broadcast with axis `axis` of one of rank `from`.
 int aligned(int axis, int from, int rank) { return axis + rank - from; }
 
@@ -27,6 +32,11 @@ int aligned(int axis, int from, int rank) { return axis + rank - from; }
 
 RowAxesRegistrar::RowAxesRegistrar(std::initializer_list<std::string_view> ops, RowAxesFn rule) {
   for (std::string_view op : ops) rules().emplace(op, rule);
+}
+
+RowBlocksRegistrar::RowBlocksRegistrar(std::initializer_list<std::string_view> ops,
+                                       RowBlocksFn rule) {
+  for (std::string_view op : ops) block_rules().emplace(op, rule);
 }
 
 RowNumbersRegistrar::RowNumbersRegistrar(std::initializer_list<std::string_view> ops,
@@ -57,6 +67,21 @@ RowAxes row_axes(const RowQuery& query) {
   if (!def || def->kind != OpKind::Pointwise || def->random || is_impure(query.node))
     return std::nullopt;
   return rows_elementwise(query);
+}
+
+std::optional<int64_t> row_blocks(const RowQuery& query, int axis) {
+  if (axis == kWhole) return 1;
+  const auto rule = block_rules().find(query.node.op);
+  if (rule != block_rules().end()) return rule->second(query, axis);
+  std::optional<int64_t> found;
+  for (size_t i = 0; i < query.axes.size(); ++i) {
+    if (query.axes[i] == kWhole) continue;
+    // Numbers of rows are those of a single block.
+    if (query.blocks[i] > 1 && query.numbers[i].name_rows()) return std::nullopt;
+    if (found && *found != query.blocks[i]) return std::nullopt;
+    found = query.blocks[i];
+  }
+  return found.value_or(1);
 }
 
 std::optional<RowNumbers> row_numbers(const RowQuery& query) {

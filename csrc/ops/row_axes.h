@@ -43,6 +43,7 @@ struct RowQuery {
   const Node& node;
   const std::vector<int>& axes;             // by operand; absent ones are whole
   const std::vector<RowNumbers>& numbers;   // by operand
+  const std::vector<int64_t>& blocks;       // by operand: see RowBlocksFn
   const std::vector<std::string>& symbols;  // each is the number of rows
   const SymbolValues& one_row;              // the sizes of a run of one row
 
@@ -63,6 +64,14 @@ using RowAxesFn = RowAxes (*)(const RowQuery&);
 
 /// What the op's own file has registered; for pointwise ops rows_elementwise().
 RowAxes row_axes(const RowQuery& query);
+
+/// How many blocks the axis of output 0 has, of all rows each: in [time, batch, width] as a matrix
+/// of time * batch rows there are `time` of them. `axis` is that of the output.
+using RowBlocksFn = int64_t (*)(const RowQuery& query, int axis);
+
+/// What the op's own file has registered; others keep the blocks of their operands, which must
+/// agree. nullopt where they do not.
+std::optional<int64_t> row_blocks(const RowQuery& query, int axis);
 
 /// The elements of output 0; nullopt if the op computes with numbers of rows in another way.
 using RowNumbersFn = std::optional<RowNumbers> (*)(const RowQuery&);
@@ -97,6 +106,10 @@ class RowAxesRegistrar {
  public:
   RowAxesRegistrar(std::initializer_list<std::string_view> ops, RowAxesFn rule);
 };
+class RowBlocksRegistrar {
+ public:
+  RowBlocksRegistrar(std::initializer_list<std::string_view> ops, RowBlocksFn rule);
+};
 class RowNumbersRegistrar {
  public:
   RowNumbersRegistrar(std::initializer_list<std::string_view> ops, RowNumbersFn rule);
@@ -109,6 +122,12 @@ class RowNumbersRegistrar {
 #define ORTM_ROW_AXES(count, rule, ...) ORTM_ROW_AXES_INNER(count, rule, __VA_ARGS__)
 /// REGISTER_ROW_AXES(rule, "Softmax", "LogSoftmax");
 #define REGISTER_ROW_AXES(rule, ...) ORTM_ROW_AXES(__COUNTER__, rule, __VA_ARGS__)
+
+#define ORTM_ROW_BLOCKS_INNER(count, rule, ...) \
+  static const ::ortmodule::RowBlocksRegistrar row_blocks_##count({__VA_ARGS__}, rule)
+#define ORTM_ROW_BLOCKS(count, rule, ...) ORTM_ROW_BLOCKS_INNER(count, rule, __VA_ARGS__)
+/// REGISTER_ROW_BLOCKS(reshape_blocks, "Reshape", "Squeeze");
+#define REGISTER_ROW_BLOCKS(rule, ...) ORTM_ROW_BLOCKS(__COUNTER__, rule, __VA_ARGS__)
 
 #define ORTM_ROW_NUMBERS_INNER(count, rule, ...) \
   static const ::ortmodule::RowNumbersRegistrar row_numbers_##count({__VA_ARGS__}, rule)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from typing import Any
 
 from ortmodule_py import _inference
 from ortmodule_py.inference import cuda
@@ -23,7 +22,6 @@ __all__ = [
     "enable_telemetry_events",
     "get_build_info",
     "get_device",
-    "get_ep_devices",
     "get_version_string",
     "has_collective_ops",
     "preload_dlls",
@@ -52,11 +50,6 @@ def get_build_info() -> str:
 def has_collective_ops() -> bool:
     """Whether models may use operators that talk to other processes: no."""
     return False
-
-
-def get_ep_devices() -> list[Any]:
-    """Devices of plug-ins: none."""
-    return []
 
 
 def register_execution_provider_library(registration_name: str, library_path: str) -> None:

@@ -22,6 +22,7 @@ from ortmodule_py.inference.enums import (
     GraphOptimizationLevel,
     OrtExecutionProviderDevicePolicy,
 )
+from ortmodule_py.inference.ep_devices import OrtEpDevice, provider_of
 from ortmodule_py.inference.errors import InvalidArgument
 from ortmodule_py.inference.notices import did_you_mean
 from ortmodule_py.inference.providers import checked_provider, global_thread_count
@@ -135,8 +136,14 @@ class SessionOptions(CheckedOptions):
         """The same under another name."""
         self.add_provider(name, options or {})
 
+    def add_provider_for_devices(
+        self, devices: Sequence[OrtEpDevice], options: Mapping[str, str]
+    ) -> None:
+        """Adds the execution provider of devices that `get_ep_devices` lists."""
+        self.add_provider(*provider_of(devices, options))
+
     def has_providers(self) -> bool:
-        """Whether add_provider was called."""
+        """Whether an execution provider was added."""
         return bool(self._providers)
 
     def set_provider_selection_policy(self, policy: OrtExecutionProviderDevicePolicy) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 
 from ortmodule_py import _inference
 from ortmodule_py.inference import cuda
+from ortmodule_py.inference.ep_devices import OrtEpDevice, device_of_runs
 from ortmodule_py.inference.errors import Fail, InvalidArgument, NoSuchFile, translated
 from ortmodule_py.inference.explanation import InferenceExplanation
 from ortmodule_py.inference.feeds import as_feed, checked_kind
@@ -204,6 +205,10 @@ class InferenceSession(PrivateFields):
     def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
         """Where the memory of each input is."""
         return [memory_info(self._device) for _ in self._inputs]
+
+    def get_input_epdevices(self) -> list[OrtEpDevice]:
+        """The device that each input is read on."""
+        return [device_of_runs(self._device) for _ in self._inputs]
 
     def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
         """Where the memory of each output is."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from ortmodule_py.inference.enums import *  # noqa: F403
+from ortmodule_py.inference.ep_devices import *  # noqa: F403
 from ortmodule_py.inference.io_binding import IOBinding as IOBinding
 from ortmodule_py.inference.model_facts import (
     ModelMetadata as ModelMetadata,
@@ -69,18 +70,15 @@ ABSENT: dict[str, str] = {
     "OrtEpAssignedSubgraph": _DEVICES,
     "OrtEpContextData": _COMPILED,
     "OrtEpContextDataBuffer": _COMPILED,
-    "OrtEpDevice": _DEVICES,
     "OrtExternalInitializerInfo": _COMPILED,
-    "OrtHardwareDevice": _DEVICES,
     "OrtSyncStream": _DEVICES,
     "SessionIOBinding": "what IOBinding wraps; use session.io_binding()",
     "SparseTensor": "feed and fetch dense arrays; sparse initializers of models are read",
-    "InferenceSession.get_input_epdevices": _DEVICES,
     "InferenceSession.get_provider_graph_assignment_info": _DEVICES,
-    "SessionOptions.add_provider_for_devices": _DEVICES,
     "SessionOptions.clear_ep_context_data_read_func": _COMPILED,
     "SessionOptions.set_ep_context_data_read_func": _COMPILED,
     "SessionOptions.set_provider_selection_policy_delegate": _DEVICES,
+    "OrtEpDevice.create_sync_stream": _DEVICES,
     "contextlib": "a module that onnxruntime imports",
     "import_capi_exception": "what onnxruntime's import failed with",
     "onnxruntime_validation": "checks of onnxruntime's own installation",

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ortmodule_py import InferenceSession
 from tests.inference.test_data_sizes import compare
 from tests.inference.test_operators_of_onnxruntime import MICROSOFT, real, single
 
@@ -112,3 +113,44 @@ def test_gated_delta_net(rule: str, options: dict[str, Any]) -> None:
 )
 def test_gates_of_a_delta_net(options: dict[str, Any]) -> None:
     compare(*delta_net(**options), rtol=1e-4)
+
+
+@pytest.mark.parametrize("ends", [[0, 7], [0, 1, 5, 7], [0, 3, 6, 7], [0, 0, 7, 7]])
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("gated", [False, True])
+def test_sequences_of_different_lengths(rule: str, ends: list[int], gated: bool) -> None:
+    """Those of a state; without tokens it stays as it was."""
+    tokens, shared, heads, keys, values = ends[-1], 2, 4, 8, 6
+    operands = [
+        real(tokens, shared, keys, seed=1),
+        units(tokens, shared, keys, seed=2),
+        real(tokens, heads, values, seed=3),
+        np.array(ends, "int32"),
+        decays(tokens, heads) if "gated" in rule else None,
+        rates(tokens, heads) if "delta" in rule else None,
+        real(len(ends) - 1, heads, values, keys, seed=6),
+    ]
+    attributes: dict[str, Any] = {"update_rule": rule}
+    if gated and "gated" in rule:
+        operands += [real(heads, seed=7), real(heads, seed=8)]
+        attributes["gate_activation"] = "softplus"
+    model, feeds = single("GatedDeltaNet", operands, 2, domain=MICROSOFT, **attributes)
+    others = {**feeds, "x3": np.array([0, *sorted(tokens - end for end in ends[:-1])], "int32")}
+    compare(model, feeds, others, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("operand", "width"), [(4, 0), (4, 1), (4, 3), (4, 64), (5, 0), (5, 3)])
+def test_gates_of_another_width_are_refused(operand: int, width: int) -> None:
+    """Two heads of four keys: a decay of 2 or 8 numbers, a rate of 1 or 2."""
+    shapes = [(2, 4, 16), (2, 4, 8), (2, 4, 6), (2, 2, 4, 3), (2, 4, 2), (2, 4, 2)]
+    shapes[operand] = (2, 4, width)
+    model, feeds = single(
+        "LinearAttention",
+        [real(*shape) for shape in shapes],
+        2,
+        domain=MICROSOFT,
+        q_num_heads=4,
+        kv_num_heads=2,
+    )
+    with pytest.raises(RuntimeError, match=f"operand {operand} must have sizes"):
+        InferenceSession(model).run(None, feeds)

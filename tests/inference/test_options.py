@@ -247,6 +247,7 @@ def test_profile(tmp_path: Path) -> None:
     steps = [event for event in events if event["cat"] == "Node"]
     runs = [event for event in events if event["name"] == "model_run"]
     assert len(runs) == 2 and len(steps) % 2 == 0
+    assert events[0]["name"] == "session_initialization"
     first = steps[0]["args"]
     assert first["input_type_shape"][0] == {"float": [5, 4]}
     assert first["provider"] == "CPUExecutionProvider" and first["kernel"]

@@ -57,6 +57,25 @@ def test_the_cpu_does_not_take_over_where_that_is_forbidden() -> None:
     assert ort.InferenceSession(mlp(), options, providers=[CPU]).get_providers() == [CPU]
 
 
+def test_devices_by_which_a_provider_is_chosen() -> None:
+    """As in onnxruntime's documents since 1.22."""
+    (theirs,) = stock.get_ep_devices()
+    devices = [device for device in ort.get_ep_devices() if device.ep_name == CPU]
+    assert len(devices) == 1 and devices[0].device.type == ort.OrtHardwareDeviceType.CPU
+    assert devices[0].memory_info(ort.OrtDeviceMemoryType.DEFAULT) is None
+    for name in ("ep_name", "ep_options"):
+        assert getattr(devices[0], name) == getattr(theirs, name)
+    options = ort.SessionOptions()
+    options.add_provider_for_devices(devices, {"use_arena": "0"})
+    assert options.has_providers()
+    session = ort.InferenceSession(mlp(), options)
+    assert session.get_provider_options() == {CPU: {"use_arena": "0"}}
+    assert [device.ep_name for device in session.get_input_epdevices()] == [CPU]
+    for wrong in ([], [theirs]):
+        with pytest.raises(InvalidArgument, match="some of get_ep_devices"):
+            options.add_provider_for_devices(wrong, {})
+
+
 def test_providers_of_the_options_and_of_the_session() -> None:
     options = ort.SessionOptions()
     assert not options.has_providers()

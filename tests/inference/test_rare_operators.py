@@ -298,3 +298,114 @@ def test_windows_put_together(pads: list[int], strides: list[int]) -> None:
     (theirs,) = stock(model).run(None, feeds)
     (ours,) = InferenceSession(model, ONE_THREAD).run(None, feeds)
     np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("opset", [11, 13])
+@pytest.mark.parametrize("shape", [(3, 0), (0, 3)])
+def test_hardmax_of_nothing(shape: tuple[int, int], opset: int) -> None:
+    model, feeds = single("Hardmax", [np.zeros(shape, "float32")], opset=opset)
+    compare(model, feeds)
+
+
+@pytest.mark.parametrize("opset", [13, 28])
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+def test_arithmetic_on_single_numbers(dtype: str, opset: int) -> None:
+    """An import knows the content of such inputs, and computes with it as a run would."""
+    pairs = [(-7, 3), (7, -3), (-7, -3), (8, 3), (0, 5), (-6, 3)]
+    ops: list[tuple[str, dict[str, Any]]] = [
+        (op, {}) for op in ("Add", "Sub", "Mul", "Div", "Min", "Max", "Less", "Equal")
+    ]
+    ops += [("Mod", {"fmod": 1})] + ([("Mod", {})] if dtype == "int64" else [])
+    for op, attributes in ops:
+        for pair in pairs:
+            operands = [np.array(number, dtype) for number in pair]
+            model, feeds = single(op, operands, opset=opset, **attributes)
+            (wanted,) = stock(model).run(None, feeds)
+            (got,) = InferenceSession(model, ONE_THREAD).run(None, feeds)
+            np.testing.assert_array_equal(got, wanted, err_msg=f"{op} {pair} {attributes}")
+
+
+@pytest.mark.parametrize("op", ["Div", "Mod"])
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (2000,)])
+def test_a_divisor_of_zero_is_an_error(op: str, shape: tuple[int, ...]) -> None:
+    """Whether it is known at import or data; with another one the same session runs."""
+    operands = [np.full(shape, 5), np.full(shape, 0)]
+    model, feeds = single(op, operands)
+    session = InferenceSession(model, ONE_THREAD)
+    other = {**feeds, "x1": np.full(shape, 3)}
+    wanted = {"Div": 1, "Mod": 2}[op]
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="divisor must not be 0"):
+            session.run(None, feeds)
+        assert (session.run(None, other)[0] == wanted).all()
+
+
+@pytest.mark.parametrize("length", [1 << 40, (1 << 40) - 1])
+def test_tables_of_great_lengths_are_refused_at_once(length: int) -> None:
+    signal = np.zeros((1, 8, 1), "float32")
+    bands = [np.array(x) for x in (length, length, 16000)]
+    edges = [np.array(x, "float32") for x in (0, 8000)]
+    for model, feeds in (
+        single("DFT", [signal, np.array(length)], opset=20),
+        single("MelWeightMatrix", [*bands, *edges]),
+    ):
+        with pytest.raises(RuntimeError, match=r"must (be|have) at most 16777216"):
+            InferenceSession(model, ONE_THREAD).run(None, feeds)
+
+
+def test_sums_of_many_operands() -> None:
+    """Nothing may take the stack of a call for each of them."""
+    count = 20_000
+    model = make_model(
+        [node("Sum", ["x"] * count, ["y"])], [value("x", FLOAT, [4])], [value("y", FLOAT, None)]
+    )
+    x = np.array([1, 2, 0.5, -1], "float32")
+    (y,) = InferenceSession(model, ONE_THREAD).run(None, {"x": x})
+    np.testing.assert_array_equal(y, count * x)
+
+
+SOURCE = np.array([5, 3, 8, 3, 8, 9, 2, 7])
+
+
+@pytest.mark.parametrize(
+    ("held", "start", "predicted"),
+    [
+        ([0], 0, None),
+        ([0, 9], 0, None),
+        ([0, 3, 8], 0, None),
+        ([7], 0, None),
+        ([0], 0, [5, 3, 8, 1, 1, 1, 1, 1, 1]),
+        ([0], 4, [8, 9, 2, 7, 6]),
+        ([0], 8, [3]),
+        ([], 5, [9, 1, 1, 1]),
+    ],
+)
+@pytest.mark.parametrize("sizes", [(1, 3), (2, 2)])
+def test_where_a_prediction_leaves_its_source(
+    held: list[int], start: int, predicted: list[int] | None, sizes: tuple[int, int]
+) -> None:
+    operands = [SOURCE, np.array(held, "int64"), np.array([start])]
+    model, feeds = single(
+        "BifurcationDetector",
+        [*operands, predicted and np.array(predicted)],
+        2,
+        domain="com.microsoft",
+        min_ngram_size=sizes[0],
+        max_ngram_size=sizes[1],
+    )
+    compare(model, feeds)
+
+
+@pytest.mark.parametrize(("start", "why"), [(-1, "from 0 to 8"), (9, "from 0 to 8"), (3, "be 6 ")])
+def test_a_prediction_that_does_not_fit_its_source(start: int, why: str) -> None:
+    operands = [SOURCE, np.array([0]), np.array([start]), np.array([1, 2])]
+    model, feeds = single(
+        "BifurcationDetector",
+        operands,
+        2,
+        domain="com.microsoft",
+        min_ngram_size=1,
+        max_ngram_size=2,
+    )
+    with pytest.raises(RuntimeError, match=why):
+        InferenceSession(model, ONE_THREAD).run(None, feeds)

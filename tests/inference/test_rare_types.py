@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from ortmodule_py import InferenceSession, SessionOptions
-from tests.inference.test_data_sizes import compare
+from tests.inference.test_data_sizes import compare, stock
 from tests.inference.test_operators_of_onnxruntime import single
 from tests.inference.test_session import ONE_THREAD
 
@@ -290,3 +290,28 @@ def test_what_16_bits_hold_is_scaled_in_32() -> None:
     feeds = [real, np.array(0.37, "float16"), np.array(3, "uint8")]
     model, named = single("QuantizeLinear", feeds, opset=21)
     compare(model, named)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32"])
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+@pytest.mark.parametrize("outside", [0, 1])
+def test_smoothed_images_of_integers_are_rounded_after_each_axis(
+    dtype: str, mode: str, outside: int
+) -> None:
+    """As in models that prepare images: onnxruntime's and Pillow's bytes."""
+    image = np.random.default_rng(1).integers(0, 256, (1, 3, 23, 31)).astype(dtype)
+    image[:, :, 5:9] = [[[[0]], [[255]], [[0]]]]
+    model, feeds = single(
+        "Resize",
+        [image, None, None, np.array([1, 3, 11, 40])],
+        opset=19,
+        mode=mode,
+        antialias=1,
+        exclude_outside=outside,
+    )
+    ours = InferenceSession(model, ONE_THREAD).run(None, feeds)[0]
+    theirs = stock(model).run(None, feeds)[0]
+    assert ours.dtype == theirs.dtype
+    # Their weights are fixed-point numbers: in the middle of two bytes they may choose the other one.
+    assert np.abs(ours.astype(int) - theirs.astype(int)).max() <= 1
+    assert (ours == theirs).mean() > 0.98

@@ -165,6 +165,38 @@ def recurrent() -> Model:
     return model_bytes(nodes, inputs, ["z", "h"], weights), lambda rows: {"x": random(9, rows, 8)}
 
 
+def time_first() -> Model:
+    """torch's MultiheadAttention: matrices of all times of all rows, in which rows do not lie
+    together, and heads of [time, rows * heads, width]."""
+    nodes = [
+        node("Transpose", "x", "turned", perm=[1, 0, 2]),
+        node("Reshape", "turned matrix", "flat"),
+        node("Gemm", "flat w b", "projected"),
+        node("Relu", "projected", "bent"),
+        node("Shape", "turned", "sizes"),
+        node("Slice", "sizes zero one", "time"),
+        node("Concat", "time heads", "of_heads", axis=0),
+        node("Reshape", "bent of_heads", "parted"),
+        node("Transpose", "parted", "q", perm=[1, 0, 2]),
+        node("Transpose", "parted", "k", perm=[1, 2, 0]),
+        node("MatMul", "q k", "scores"),
+        node("Softmax", "scores", "shares"),
+        node("MatMul", "shares q", "mixed"),
+        node("Transpose", "mixed", "back", perm=[1, 0, 2]),
+        node("Reshape", "back matrix", "rows"),
+        node("LayerNormalization", "rows s", "normalized"),
+        node("Reshape", "normalized sizes", "whole"),
+        node("Add", "whole turned", "sum"),
+        node("Transpose", "sum", "y", perm=[1, 0, 2]),
+    ]
+    weights = {
+        "w": random(32, 32), "b": random(32), "s": random(32), "matrix": np.array([-1, 32]),
+        "zero": np.array([0]), "one": np.array([1]), "heads": np.array([-1, 8]),
+    }  # fmt: skip
+    inputs = {"x": (TensorProto.FLOAT, ["n", "t", 32])}
+    return model_bytes(nodes, inputs, ["y"], weights), lambda rows: {"x": random(rows, 11, 32)}
+
+
 def sessions(model: bytes, feeds: dict[str, Array], rows: int) -> tuple[InferenceSession, Any, int]:
     """One without a limit, and one that can run `rows` rows at a time, with the limit."""
     options = SessionOptions()
@@ -184,6 +216,7 @@ MODELS: dict[str, Callable[[], Model]] = {
     "flat mask": lambda: indexed_mask("flat"),
     "mask by GatherND": lambda: indexed_mask("GatherND"),
     "sampled images": sampled_images,
+    "time first": time_first,
 }
 
 
@@ -286,6 +319,23 @@ def two_branches() -> bytes:
         ["y"],
         {"w1": random(8, 512), "w2": random(512, 8), "axis": np.array([0])},
     )
+
+
+def test_rows_within_blocks_that_do_not_agree_meet() -> None:
+    """[rows, time] and [time, rows] as vectors: a row is elsewhere in each."""
+    nodes = [
+        node("Transpose", "x", "turned", perm=[1, 0]),
+        node("Reshape", "turned flat", "by_time"),
+        node("Reshape", "x flat", "by_row"),
+        node("Add", "by_time by_row", "sum"),
+        node("Reshape", "sum sizes", "y"),
+    ]
+    weights = {"flat": np.array([-1]), "sizes": np.array([-1, 4096])}
+    model = model_bytes(nodes, {"x": (TensorProto.FLOAT, ["n", 4096])}, ["y"], weights)
+    feeds = {"x": random(ROWS, 4096)}
+    limit = InferenceSession(model).memory(feeds).total_bytes - 1
+    with pytest.raises(RuntimeException, match="rows meet in Add"):
+        InferenceSession(model, memory_limit=limit).run(None, feeds)
 
 
 def test_parts_of_one_row_do_what_the_whole_call_does() -> None:

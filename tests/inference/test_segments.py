@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from ortmodule_py import InferenceSession
+from ortmodule_py import InferenceSession, SessionOptions
 from tests.inference.test_data_sizes import (
     BOOL,
     FLOAT,
@@ -251,3 +254,19 @@ def test_the_length_of_a_list_that_nothing_else_reads(
     )
     dtype = helper.tensor_dtype_to_np_dtype(kind)
     compare(model, *({"x": np.ones(length, dtype)} for length in (5, 3, 0, 1, 4, 0, 3)))
+
+
+def test_a_profile_of_a_run_in_segments(tmp_path: Path) -> None:
+    options = SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "trace")
+    model = make_model(
+        [node("NonZero", ["x"], ["n"]), node("Neg", ["n"], ["y"])],
+        [value("x", FLOAT, ["n"])],
+        [value("y", INT64, None)],
+    )
+    session = InferenceSession(model, options)
+    session.run(None, {"x": np.ones(3, "float32")})
+    events = json.loads(Path(session.end_profiling()).read_text())
+    names = [event["name"] for event in events if event["cat"] == "Session"]
+    assert names[0] == "session_initialization" and names.count("model_run") == 1

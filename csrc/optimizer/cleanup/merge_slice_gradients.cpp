@@ -3,6 +3,7 @@
 // order of additions per element stays, only additions of exact zeros are dropped.
 
 #include <algorithm>
+#include <unordered_set>
 
 #include "ops/emit.h"
 #include "optimizer/cleanup/cleanup.h"
@@ -32,15 +33,31 @@ struct Addends {
   std::vector<Value*> others;
 };
 
-Addends addends_of(Value* value, const Value& sum) {
-  if (is_piece(*value, sum)) return {{value->producer()}, {}};
-  if (value != &sum && !is_inner_sum(*value, sum)) return {{}, {value}};
-  Addends left = addends_of(value->producer()->input(0), sum);
-  const Addends right = addends_of(value->producer()->input(1), sum);
-  left.pieces.insert(left.pieces.end(), right.pieces.begin(), right.pieces.end());
-  left.others.insert(left.others.end(), right.others.begin(), right.others.end());
-  if (left.pieces.empty() && value != &sum) return {{}, {value}};
-  return left;
+// Without recursion: a sum may have any number of addends.
+Addends addends_of(Value* root) {
+  std::vector<Value*> sums{root};  // each in front of those within it
+  for (size_t i = 0; i < sums.size(); ++i)
+    for (Value* operand : sums[i]->producer()->inputs())
+      if (!is_piece(*operand, *root) && is_inner_sum(*operand, *root)) sums.push_back(operand);
+  std::unordered_set<const Value*> has_pieces;
+  for (auto sum = sums.rbegin(); sum != sums.rend(); ++sum)
+    for (const Value* operand : (*sum)->producer()->inputs())
+      if (is_piece(*operand, *root) || has_pieces.contains(operand)) has_pieces.insert(*sum);
+  Addends addends;
+  std::vector<Value*> open{root};
+  while (!open.empty()) {
+    Value* value = open.back();
+    open.pop_back();
+    if (is_piece(*value, *root)) {
+      addends.pieces.push_back(value->producer());
+    } else if (value == root || has_pieces.contains(value)) {
+      open.push_back(value->producer()->input(1));
+      open.push_back(value->producer()->input(0));
+    } else {
+      addends.others.push_back(value);
+    }
+  }
+  return addends;
 }
 
 const DimExpr& start_of(const Node& piece) { return piece.attrs.dim("start"); }
@@ -119,14 +136,15 @@ void merge(Graph& graph, Node* sum, const Addends& addends) {
 
 // True if `node` or a sum inside it was merged.
 bool merge_inside(Graph& graph, Node* node, PassContext& context) {
-  const Addends addends = addends_of(node->output(), *node->output());
+  const Addends addends = addends_of(node->output());
   const Reason reason = cannot_merge(addends);
   if (!reason) {
     if (!context.take()) return false;
     merge(graph, node, addends);
     return true;
   }
-  if (addends.pieces.size() >= 2) context.reject("concat", *reason, *node, true);
+  if (addends.pieces.size() < 2) return false;  // nor has a sum inside more of them
+  context.reject("concat", *reason, *node, true);
   bool changed = false;
   for (Value* operand : std::vector<Value*>(node->inputs()))
     if (operand && is_inner_sum(*operand, *node->output()))
