@@ -35,6 +35,7 @@ from ortmodule_py.dynamo import patches, progress
 from ortmodule_py.dynamo.early_hooks import hook_out_of_order, put_arguments_first
 from ortmodule_py.dynamo.fixed_sizes import fixed_sizes, place_of
 from ortmodule_py.dynamo.graph_breaks import changing_sizes, graph_break_of, mark_changing_sizes
+from ortmodule_py.dynamo.patches.inner_gradients import break_at_inner_gradients
 from ortmodule_py.dynamo.patches.table import running_torch
 from ortmodule_py.lower.piece import LoweredPiece, lower
 from ortmodule_py.lower.sizes.bound_symbols import with_reads
@@ -184,6 +185,7 @@ class Compiler:
             run = self._compile(gm, example_inputs)
             piece = self.pieces[-1]
         except (CannotLower, _C.ORTModuleError) as error:
+            break_at_inner_gradients(gm, error, self.logger)
             piece = log.report_eager(error)
             self.logger.debug("ortmodule_py: torch's error there:", exc_info=error.__cause__)
             run = restored_on_failure()(gm.forward)

@@ -65,6 +65,9 @@ _NOT_OF_THE_FRAME = (
     getattr(_dynamo_errors, "ResumePrologueTracingError", BackendCompilerFailed),
 )
 
+_AROUND_TORCH = torch._dynamo.external_utils.wrap_inline(lambda: None).__code__
+"""Of the frame that Dynamo puts around the forward of a class of torch's, such as `nn.Sequential`."""
+
 
 class Events(Protocol):
     """The log of a module's captures."""
@@ -356,7 +359,7 @@ class Frames:
             return self._skip_newly(frame, self._failure)
         self._compiler.log.report_empty_break()
         if (
-            code is self._outermost
+            code in (self._outermost, _AROUND_TORCH)
             and result.guarded_code is not None
             and len(self._compiler.pieces) == pieces + 1
             and len(self._compiler.log.graph_breaks) == breaks

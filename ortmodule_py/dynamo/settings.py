@@ -41,7 +41,7 @@ def dynamo_settings(changing_attributes: bool = False, hooks: bool = False) -> A
         # Into operators of inductor, which take `value` of addcdiv_ as a constant.
         settings["enable_dynamo_decompositions"] = False
     if hasattr(torch._dynamo.config, "trace_autograd_ops"):
-        # The graph breaks at `torch.autograd.grad`, which differentiates the piece in front of it.
+        # `backward()` breaks the graph; `patches/inner_gradients` turns it on for `torch.autograd.grad`.
         settings["trace_autograd_ops"] = False
     if hasattr(torch._dynamo.config, "record_runtime_overhead"):
         # Two calls in each run that only name a range in torch's profiles.

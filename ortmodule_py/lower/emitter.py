@@ -19,6 +19,7 @@ from ortmodule_py.lower.inputs import name_and_kind
 from ortmodule_py.lower.sizes.bound_symbols import BoundSymbols
 from ortmodule_py.lower.tensor_meta import encode_int, tensor_meta
 from ortmodule_py.trace import record
+from ortmodule_py.trace.inner_gradients import NOT_DIFFERENTIATED
 from ortmodule_py.trace.joint_trace import OVERWRITING_DRAWS, JointTrace, source_of
 from ortmodule_py.trace.raised_errors import user_error
 from ortmodule_py.trace.record import TracedFunction, output_values
@@ -59,6 +60,9 @@ _DIFFERENTIABLE_OUTPUTS = {
     # The other outputs are statistics, which eager writes to buffers without autograd.
     torch.ops.aten._native_batch_norm_legit_functional.default: {0},
     torch.ops.aten.native_dropout.default: {0},
+    # The other is the sum of weights, which the gradient reads.
+    torch.ops.aten.nll_loss_forward.default: {0},
+    torch.ops.aten.nll_loss2d_forward.default: {0},
 }
 
 
@@ -180,7 +184,8 @@ class Emitter:
         return isinstance(operand, fx.Node) and self.writer.id_of(operand) in self._differentiable
 
     def _is_differentiable(self, node: fx.Node) -> bool:
-        if not self.grad_enabled or getattr(node.target, "overloadpacket", None) in _STOPS_GRADIENT:
+        stops = getattr(node.target, "overloadpacket", None) in _STOPS_GRADIENT
+        if not self.grad_enabled or stops or node.meta.get(NOT_DIFFERENTIATED):
             return False
         if node.target is operator.getitem:
             return self.writer.ids[node.args[0]][node.args[1]] in self._differentiable

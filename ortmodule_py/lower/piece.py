@@ -92,7 +92,7 @@ def lower(
         trace.doubles.add(placeholders[i])
     whole = [] if has_tangents(gm) else preserved_composites(builder.has_rule)
     symbols = BoundSymbols(builder, inputs)
-    has_rule = builder.has_rule if whole else lambda _: False
+    has_rule = builder.has_rule if whole and not trace.has_inner_gradients else lambda _: False
     with recurrent_layers.kept_whole(has_rule):
         graph = trace.run(inputs, whole)
     clock.lap("trace")

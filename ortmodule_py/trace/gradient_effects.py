@@ -33,6 +33,21 @@ class GradMode:
     def __init__(self, enabled: bool) -> None:
         self.enabled = enabled
         self._inference = False
+        self._outside: list[bool] = []
+        """For each transform of torch.func that computes gradients, whether they were on in front of it."""
+
+    def keeps_gradients_of(self, value: Any) -> bool:
+        """Whether the current node passes on the gradient of its operand `value`."""
+        of_transform = torch._C._functorch.is_functorch_wrapped_tensor
+        outside = all(self._outside) or not isinstance(value, Tensor) or of_transform(value)
+        return self.enabled and outside
+
+    def note_transform(self, target: Any) -> None:
+        """Enter or leave a transform of torch.func, if `target` does: inside of it gradients are on."""
+        if target is torch._C._functorch._grad_increment_nesting:
+            self._outside.append(self.enabled)
+        elif target is torch._C._functorch._grad_decrement_nesting:
+            self._outside.pop()
 
     def state(self) -> tuple[bool, bool]:
         """Equal if gradients are on, and will be turned on, at the same nodes."""
@@ -73,8 +88,6 @@ def refuse(target: Any, with_gradients: bool, origin: Origin) -> None:
     Raises:
         CannotLower: `target` is one.
     """
-    if target is torch._C._functorch._grad_increment_nesting:
-        raise CannotLower("torch.func.grad, vjp, jacrev or hessian inside of forward", origin)
     if with_gradients and target in ("detach_", Tensor.detach_, torch.detach_):
         text = "detach_() ends a gradient in place; only detach() can be traced"
         raise CannotLower(text, origin)

@@ -18,10 +18,21 @@ from ortmodule_py.base.torch_state import thread_state
 from ortmodule_py.trace import gradient_effects, record
 from ortmodule_py.trace.changed_data import Whole, Wholes, is_forgotten_behind, with_gradient_of
 from ortmodule_py.trace.decompositions import float_arguments
+from ortmodule_py.trace.decompositions.inner_gradients import formulas
 from ortmodule_py.trace.detached_changes import changed_detached
 from ortmodule_py.trace.drawn_numbers import in_eager_type
 from ortmodule_py.trace.gradient_effects import GradMode
-from ortmodule_py.trace.observed_sizes import refuse_resized
+from ortmodule_py.trace.inner_gradients import (
+    autograd_of,
+    has_inner_gradients,
+    inner_gradient,
+    needing_no_gradient,
+    require_gradient,
+    require_gradient_of_level,
+    sources_of_inner_gradients,
+    with_user_backward,
+)
+from ortmodule_py.trace.observed_sizes import range_of_integers, refuse_resized
 from ortmodule_py.trace.raised_errors import check, raise_unless
 from ortmodule_py.trace.region_reuse import RegionReuse
 from ortmodule_py.trace.strides.doubtful import (
@@ -32,7 +43,7 @@ from ortmodule_py.trace.strides.doubtful import (
 )
 from ortmodule_py.trace.strides.eager import is_expanded
 from ortmodule_py.trace.untraceable import why_untraceable
-from ortmodule_py.trace.user_backward import GradientBody
+from ortmodule_py.trace.user_backward import GradientBody, refuse_changes
 
 # ---- the trace ----------------------------------------------------------------------------------
 
@@ -68,6 +79,7 @@ class PieceTrace:
     def __post_init__(self) -> None:
         turned_on = gradient_effects.turns_gradients_on(self.gm)
         self.grad_enabled = self.initial_grad_mode or turned_on
+        self.has_inner_gradients = has_inner_gradients(self.gm)
 
     def run(self, inputs: Sequence[Any], preserved: Sequence[Any]) -> fx.Graph:
         """The functional graph; its outputs are those of the piece, then the new values of mutated inputs.
@@ -76,17 +88,22 @@ class PieceTrace:
             CannotLower: the graph would differ from eager, or torch cannot trace it.
         """
         interpreter = _PieceInterpreter(self.gm, trace=self)
+        with_gradient = [isinstance(x, Tensor) and x.requires_grad for x in inputs]
 
         def function(*args: Any) -> list[Any]:
             interpreter.start()
             outputs = list(interpreter.run(*args))
-            self._note_results(inputs, args, outputs)
+            self._note_results(with_gradient, args, outputs)
             return outputs + [
                 args[i].detach() if i in self.unseen else args[i] for i in self.mutated
             ]
 
         try:
-            return record.record(function, inputs, self.fake_mode, preserved, keep_draws=True).graph
+            if not self.has_inner_gradients:
+                return record.record(function, inputs, self.fake_mode, preserved, True).graph
+            with needing_no_gradient(inputs):
+                own = formulas()
+                return record.record(function, inputs, self.fake_mode, preserved, True, own).graph
         except CannotLower:
             raise
         except Exception as error:  # whatever torch raises, the piece falls back to eager
@@ -106,12 +123,12 @@ class PieceTrace:
         return [value.stride() if isinstance(value, Tensor) else None for value in known]
 
     def _note_results(
-        self, inputs: Sequence[Any], args: Sequence[Any], outputs: Sequence[Any]
+        self, with_gradient: Sequence[bool], args: Sequence[Any], outputs: Sequence[Any]
     ) -> None:
         """Record mutated inputs, and outputs that are inputs or views of them."""
         self.output_count = len(outputs)
         self.output_strides = [x.stride() if isinstance(x, Tensor) else None for x in outputs]
-        for i, (given, arg) in enumerate(zip(inputs, args, strict=True)):
+        for i, (required, arg) in enumerate(zip(with_gradient, args, strict=True)):
             if not record.is_traced(arg):
                 continue
             if record.is_reshaped(arg):
@@ -121,7 +138,7 @@ class PieceTrace:
                 )
             if record.is_changed(arg):
                 where = self.changes.get(record.storage_key(arg), ("", ""))
-                if given.requires_grad and self.grad_enabled and i not in self.unseen - self.seen:
+                if required and self.grad_enabled and i not in self.unseen - self.seen:
                     raise CannotLower(
                         "an input that requires a gradient is changed in place", where
                     )
@@ -129,25 +146,6 @@ class PieceTrace:
         for j, out in enumerate(outputs):
             identical = (i for i, arg in enumerate(args) if record.is_traced(out) and out is arg)
             self.identical_outputs += [(j, i) for i in identical]
-
-
-def _of_integers(
-    args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of `arange(n, -n, -1.0)` as integers, with its dtype, so that its length stays symbolic."""
-    bounds = [*args, *(kwargs.get(name) for name in ("start", "end", "step"))]
-    if "out" in kwargs or not any(isinstance(bound, float) for bound in bounds):
-        return args, kwargs
-    fractional = (isinstance(b, float) and not b.is_integer() for b in bounds)
-    if any(fractional) or any(isinstance(bound, torch.SymFloat) for bound in bounds):
-        return args, kwargs
-
-    def whole(value: Any) -> Any:
-        return int(value) if isinstance(value, float) else value
-
-    dtype = kwargs.get("dtype") or torch.get_default_dtype()
-    named = {name: whole(value) for name, value in kwargs.items()}
-    return tuple(map(whole, args)), named | {"dtype": dtype}
 
 
 @dataclass
@@ -190,6 +188,7 @@ class _PieceInterpreter(fx.Interpreter):
         """Storages that the current node changed."""
         self._wholes = Wholes()
         self._input_count = 0
+        self._sources = sources_of_inner_gradients(gm.graph)
         self._apart = changed_detached(gm.graph) if self.follow_grad_mode else frozenset()
 
     def start(self) -> None:
@@ -209,6 +208,9 @@ class _PieceInterpreter(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         regions = self._regions
+        if self.trace.has_inner_gradients:
+            with autograd_of(self.follow_grad_mode and self.grad_mode.enabled):
+                return self._run_node(n)
         if not regions.repeats:
             return self._run_node(n)
         values = regions.reuse(n, self.env, self._state(), self.trace)
@@ -249,15 +251,16 @@ class _PieceInterpreter(fx.Interpreter):
             result = in_eager_type(n, result, self.trace.doubles)
             result = result.clone() if n in self._apart else result
             self._wholes.add(n, result)
+        if n in self._sources:
+            require_gradient(result)
         self._label_recorded()
         return result
 
     def fetch_args_kwargs_from_env(self, n: fx.Node) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        off = self.of_function or (self.follow_grad_mode and not self.grad_mode.enabled)
-        if not off or not n.op.startswith("call") or n.target is with_gradient_of:
+        if not n.op.startswith("call") or n.target is with_gradient_of:
             return super().fetch_args_kwargs_from_env(n)
-        fetched: tuple[Any, ...] = fx.map_arg(n.args, self._fetch_without_gradient)
-        fetched_kwargs: dict[str, Any] = fx.map_arg(n.kwargs, self._fetch_without_gradient)
+        fetched: tuple[Any, ...] = fx.map_arg(n.args, self._fetch)
+        fetched_kwargs: dict[str, Any] = fx.map_arg(n.kwargs, self._fetch)
         return fetched, fetched_kwargs
 
     def _refuse_subclass(self, example: Any) -> None:
@@ -267,9 +270,12 @@ class _PieceInterpreter(fx.Interpreter):
             kind = type(example).__name__
             raise CannotLower(f"a {kind}, a tensor subclass, that has a gradient", self.origin)
 
-    def _fetch_without_gradient(self, node: fx.Node) -> Any:
-        """A value inside a region without gradients: detached if it requires one."""
+    def _fetch(self, node: fx.Node) -> Any:
+        """A value, detached if it requires a gradient that the current node does not pass on."""
         value = self.env[node]
+        keeps = not self.follow_grad_mode or self.grad_mode.keeps_gradients_of(value)
+        if keeps and not self.of_function:
+            return value
         if not record.may_require_gradient(value):
             return value
         example = node.meta.get("example_value")
@@ -291,9 +297,14 @@ class _PieceInterpreter(fx.Interpreter):
             return check(*args)
         if target is with_gradient_of:
             return self._with_gradient_of(*args)
+        if target is torch.autograd.grad:
+            return inner_gradient(*args, **kwargs)
+        if target is torch._functorch.eager_transforms._set_tensor_requires_grad:
+            return require_gradient_of_level(*args)
+        self.grad_mode.note_transform(target)
         refuse_resized(target, args)
         if target is torch.arange:
-            args, kwargs = _of_integers(args, kwargs)
+            args, kwargs = range_of_integers(args, kwargs)
         if self.follow_grad_mode and gradient_effects.is_opaque(target):
             with gradient_effects.watched(target, self.origin):
                 return super().call_function(target, args, kwargs)
@@ -369,9 +380,7 @@ class _PieceInterpreter(fx.Interpreter):
 
             def run(arguments: list[Any]) -> Any:
                 gradients = fx.Interpreter(backward).run(*arguments)
-                _refuse_changes(
-                    arguments, [*(i in differentiable for i in range(len(outs))), *seen]
-                )
+                refuse_changes(arguments, [*(i in differentiable for i in range(len(outs))), *seen])
                 return gradients
 
             outs = self._hand_over(run, outs, differentiable, inputs, list(saved))
@@ -437,13 +446,19 @@ class _PieceInterpreter(fx.Interpreter):
             run, plain_outs, differentiable, plain_inputs, plain_saved
         )
         self.trace.bodies.append(body)
-        marked = torch.ops.ortmodule_py.custom_gradient(
-            [outs[i] for i in differentiable],
-            [value for _, value in inputs],
-            [value for value in saved if isinstance(value, Tensor)],
-            [torch.scalar_tensor(v, dtype=torch.float64) for v in saved if changes(v)],
-            len(self.trace.bodies) - 1,
-        )
+        with torch.no_grad():
+            marked = torch.ops.ortmodule_py.custom_gradient(
+                [outs[i] for i in differentiable],
+                [value for _, value in inputs],
+                [value for value in saved if isinstance(value, Tensor)],
+                [torch.scalar_tensor(v, dtype=torch.float64) for v in saved if changes(v)],
+                len(self.trace.bodies) - 1,
+            )
+        if self.trace.has_inner_gradients:
+            own = dict(zip((id(outs[i]) for i in differentiable), marked, strict=True))
+            saved = [own.get(id(value), value) for value in saved]
+            given = [value for _, value in inputs]
+            marked = with_user_backward(body.function, marked, given, saved)
         fresh = dict(zip(differentiable, marked, strict=True))
         return [
             fresh[i] if i in fresh else out.detach() if record.may_require_gradient(out) else out
@@ -578,15 +593,6 @@ def _line_at(node: fx.Node) -> Origin:
 
 
 _CHANGES_INPUTS = "an autograd.Function that changes its inputs in place"
-
-
-def _refuse_changes(arguments: Sequence[Any], seen_elsewhere: Sequence[bool]) -> None:
-    """Raise if a backward mutates a value that is used elsewhere: its trace is separate."""
-    for value, seen in zip(arguments, seen_elsewhere, strict=True):
-        if seen and record.is_traced(value) and record.is_changed(value):
-            raise CannotLower(
-                "an autograd.Function whose backward changes a gradient, input or output in place"
-            )
 
 
 def _may_carry_gradient(node: fx.Node) -> bool:

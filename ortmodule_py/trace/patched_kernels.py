@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, is_grad_enabled
 from torch._C import DispatchKey
 from torch._decomp import decomposition_table
 from torch._decomp.decompositions import upsample_compute_output_size
@@ -24,6 +24,11 @@ from torch.export.exported_program import (
 from torch.utils import _pytree as pytree
 
 from ortmodule_py.trace.decompositions import composite_parts, recurrent_layers
+from ortmodule_py.trace.decompositions.inner_gradients import (
+    SPELLED_OUT,
+    SPELLED_OUT_ALWAYS,
+    Whole,
+)
 
 # ---- composite operators ------------------------------------------------------------------------
 
@@ -82,7 +87,13 @@ def _decomposed_under_autocast(
 ) -> Any:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         if not _casts_inside(op, (args, kwargs)):
-            return whole(*args, **kwargs)
+            if not any(map(_has_gradient, pytree.tree_leaves((args, kwargs)))):
+                return whole(*args, **kwargs)
+            if op in SPELLED_OUT and not kwargs:
+                if torch._C._functorch.peek_interpreter_stack() is not None:
+                    return SPELLED_OUT[op](*args)
+                return Whole.apply(whole, SPELLED_OUT[op], *args)
+            return parts(*args, **kwargs)
         if op is torch.ops.aten.cross_entropy_loss.default:
             # Autocast runs all its parts in float32, so it can stay whole on float32 operands.
             args, kwargs = pytree.tree_map_only(Tensor, _widened, (args, kwargs))
@@ -93,17 +104,35 @@ def _decomposed_under_autocast(
     return kernel
 
 
+def _has_gradient(value: Any) -> bool:
+    """Whether torch's autograd follows this value during the trace, which it cannot through a whole operator."""
+    return isinstance(value, Tensor) and value.requires_grad and is_grad_enabled()
+
+
 def _widened(value: Tensor) -> Tensor:
     return value.float() if value.is_floating_point() else value
 
 
+def _spelled_out(op: Any, parts: Callable[..., Any]) -> Callable[..., Any]:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        result: Any = NotImplemented
+        if any(map(_has_gradient, args)) and not kwargs:
+            result = SPELLED_OUT_ALWAYS[op](*args)
+        return parts(*args, **kwargs) if result is NotImplemented else result
+
+    return kernel
+
+
 @contextlib.contextmanager
-def preserving(ops: Sequence[Any]) -> Iterator[None]:
-    """Do not decompose these composites, unless autocast acts inside of them."""
+def preserving(ops: Sequence[Any], runs_autograd: bool = False) -> Iterator[None]:
+    """Do not decompose these composites, unless autocast acts inside of them, or autograd runs through them."""
     parts = {op: _get_decomp_for_cia(op) for op in ops}
+    own = dict(composite_parts.PARTS)
+    if runs_autograd:
+        own |= {op: _spelled_out(op, _get_decomp_for_cia(op)) for op in SPELLED_OUT_ALWAYS}
     with (
         _override_composite_implicit_decomp(
-            {**composite_parts.PARTS, **dict.fromkeys(ops, _special_op_to_preserve_cia)}
+            {**own, **dict.fromkeys(ops, _special_op_to_preserve_cia)}
         ),
         _without_wrong_decompositions(),
     ):
@@ -111,11 +140,9 @@ def preserving(ops: Sequence[Any]) -> Iterator[None]:
             for key in _AUTOGRAD_ALIAS_BACKEND_KEYS_TO_OVERRIDE:
                 op.py_kernels[key] = _decomposed_under_autocast(op, op.py_kernels[key], parts[op])
             op._dispatch_cache.clear()
-        # Without preserved composites torch's autograd runs during the trace and needs these parts.
-        for op in composite_parts.PARTS if not ops else ():
-            op.py_kernels |= dict.fromkeys(
-                _AUTOGRAD_ALIAS_BACKEND_KEYS_TO_OVERRIDE, composite_parts.PARTS[op]
-            )
+        # Without preserved composites torch's autograd runs during the trace, too, and needs these parts.
+        for op, function in own.items() if runs_autograd or not ops else ():
+            op.py_kernels |= dict.fromkeys(_AUTOGRAD_ALIAS_BACKEND_KEYS_TO_OVERRIDE, function)
             op._dispatch_cache.clear()
         yield
 

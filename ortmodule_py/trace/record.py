@@ -7,7 +7,7 @@ functionalization, composite operators that are not decomposed, and autocast ins
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,10 +96,17 @@ def integer_in(value: Any) -> torch.SymInt | None:
 
 
 class _Functionalization(FunctionalTensorMode):
-    """Tracks the in-place operator that runs: its functional form may choose other strides."""
+    """Tracks the in-place operator that runs: its functional form may choose other strides.
+
+    With `alias_saved`, what torch's autograd saves is an alias, whose gradient is that of the value.
+    """
 
     in_place = ""
     """Its name, or ""; a class attribute, as captures of several threads do not overlap."""
+
+    def __init__(self, alias_saved: bool = False) -> None:
+        super().__init__()
+        self.alias_saved = alias_saved
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
@@ -107,6 +114,8 @@ class _Functionalization(FunctionalTensorMode):
         if func._schema.is_mutable and func.namespace not in ("aten", "prims"):
             # torch would replace it by a higher-order operator.
             raise CannotLower(f"the operator {func} changes its arguments (mutates_args)")
+        if self.alias_saved and func is torch.ops.aten.detach.default and _is_above_autograd():
+            func = torch.ops.aten.alias.default
         name = func.overloadpacket.__name__
         works_in_place = name.endswith("_") and not name.startswith("_") and func._schema.is_mutable
         writes = works_in_place and torch.Tag.inplace_view not in func.tags
@@ -116,6 +125,13 @@ class _Functionalization(FunctionalTensorMode):
             return super().__torch_dispatch__(func, types, args, kwargs)
         finally:
             _Functionalization.in_place = before
+
+
+def _is_above_autograd() -> bool:
+    """Whether autograd's kernel of the current call has not run: autograd itself detaches what it saves."""
+    return not torch._C._dispatch_tls_is_dispatch_key_excluded(
+        torch._C.DispatchKey.AutogradFunctionality
+    )
 
 
 @contextlib.contextmanager
@@ -192,10 +208,12 @@ def record(
     fake_mode: FakeTensorMode,
     preserved: Sequence[Any] = (),
     keep_draws: bool = False,
+    formulas: Mapping[Any, Callable[..., Any]] | None = None,
 ) -> fx.GraphModule:
     """The functional ATen graph of `function`, which gets functional tensors (see `is_traced`).
 
-    With `keep_draws`, dead operators stay if they advance torch's generator.
+    With `keep_draws`, dead operators stay if they advance torch's generator. With `formulas` the function runs
+    torch's autograd, whose operators these are, and the gradients of what it computes are part of the graph.
     """
 
     def functional(*args: Any) -> list[Any]:
@@ -208,17 +226,17 @@ def record(
 
     with (
         torch.no_grad(),
-        preserving(preserved),
+        preserving(preserved, runs_autograd=formulas is not None),
         fake_mode,
         enable_python_dispatcher(),
         with_kernels(EAGER_KERNELS),
         eager_strides(fake_mode),
         _without_effect_tokens(),
-        _Functionalization(),
+        _Functionalization(alias_saved=formulas is not None),
     ):
         with _without_onednn():
             own = {_RANDOM_BETWEEN: _random_between, MASKED_PUT: masked_put}
-            table = float_rewrites.table() | own
+            table = {**(formulas or {}), **float_rewrites.table(), **own}
             traced = make_fx(functional, decomposition_table=table)(*inputs)
         _correct_facts(traced.graph)
     traced.graph.eliminate_dead_code(_draws_or_acts if keep_draws else None)
@@ -317,7 +335,9 @@ def may_require_gradient(value: Any) -> bool:
 
 
 def storage_key(value: Tensor) -> int:
-    """Equal for tensors that share storage."""
+    """Equal for tensors that share storage, also inside of transforms of torch.func."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(value):
+        value = torch._C._functorch.get_unwrapped(value)
     return int(value.untyped_storage()._cdata)
 
 

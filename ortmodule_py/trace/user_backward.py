@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ortmodule_py.base.changing_numbers import changes
-from ortmodule_py.trace.record import may_require_gradient
+from ortmodule_py.base.errors import CannotLower
+from ortmodule_py.trace.record import is_changed, is_traced, may_require_gradient
 
 
 @dataclass
@@ -72,3 +73,12 @@ def _differ(a: Any, b: Any) -> bool:
     left = a.node.expr if isinstance(a, torch.SymInt) else a
     right = b.node.expr if isinstance(b, torch.SymInt) else b
     return bool(left != right)
+
+
+def refuse_changes(arguments: Sequence[Any], seen_elsewhere: Sequence[bool]) -> None:
+    """Raise if a backward mutates a value that is used elsewhere: its trace is separate."""
+    for value, seen in zip(arguments, seen_elsewhere, strict=True):
+        if seen and is_traced(value) and is_changed(value):
+            raise CannotLower(
+                "an autograd.Function whose backward changes a gradient, input or output in place"
+            )

@@ -88,7 +88,6 @@ CASES["PEFT: LoRA"] = lambda: _trained(LoraLinear(), _rows_of(4))
 CASES["PEFT: DoRA"] = lambda: _trained(LoraLinear(dora=True), _rows_of(4))
 CASES["PEFT: LoHa, LoKr, VB-LoRA"] = lambda: _trained(library_blocks.LohaLinear(), _rows_of(4))
 
-
 CASES["PEFT with gradient checkpointing (`enable_input_require_grads`)"] = _tested(
     "tests/dynamo/test_required_gradients.py::test_a_hook_of_a_frozen_layer_that_turns_gradients_on"
 )
@@ -214,13 +213,14 @@ def _() -> str:
 
 @_case("`torch.func.vmap` in forward")
 def _() -> Report:
-    return _calls(lambda self, x: torch.vmap(lambda row: self.fc(row).tanh())(x))
+    return _calls(lambda self, x: torch.vmap(lambda r: self.fc(r).tanh())(x))
 
 
-@_case("`torch.func.grad` in forward")
+@_case("`torch.autograd.grad`, `torch.func.grad`, `vjp`, `jacrev` in forward")
 def _() -> Report:
     def forward(self: Any, x: Tensor) -> Tensor:
-        return torch.func.grad(lambda y: y.square().sum())(self.fc(x))
+        slope = torch.func.grad(lambda weight: (x @ weight).square().sum())(self.fc.weight)
+        return torch.autograd.grad(slope.sin().sum(), self.fc.weight, create_graph=True)[0]
 
     return _calls(forward)
 

@@ -79,18 +79,12 @@ def _jacobians(self: Any, x: Tensor) -> Tensor:
     return found
 
 
-def _per_sample_gradients(self: Any, x: Tensor) -> Tensor:
-    found: Tensor = torch.func.vmap(torch.func.grad(lambda z: self.fc(z).tanh().sum()))(x)
-    return found
-
-
 @pytest.mark.parametrize(
     "forward",
     [
         _within_autocast,
         _tangents,
         _jacobians,
-        _per_sample_gradients,
     ],
 )
 def test_a_capture_that_fails_within_a_region(forward: Callable[..., Tensor]) -> None:

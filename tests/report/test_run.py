@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -138,3 +139,30 @@ def test_no_banner_says_that_the_engine_runs_what_it_does_not(
     text = capsys.readouterr().err
     assert "runs a part of your model [training mode]" in text
     assert "1 piece compiled with 50% of the parameters, 2 in eager PyTorch" in text
+
+
+class OtherFirstStep(nn.Linear):
+    """Its first step has an operator that is left to eager PyTorch."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.register_buffer("ready", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.ready == 0:
+            x = torch.cond(x.sum() > 0, torch.sin, torch.cos, (x,))
+            self.ready.fill_(1)
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    "make", [OtherFirstStep, lambda: nn.Sequential(OtherFirstStep(), nn.Tanh())]
+)
+def test_a_step_in_eager_counts_until_the_whole_module_is_compiled(make: Any) -> None:
+    """Also where the forward is that of a class of torch's, around which Dynamo puts a frame of its own."""
+    model = ORTModule(make(), QUIET)
+    found = []
+    for _ in range(2):
+        model(torch.ones(3, 4)).sum().backward()
+        found.append(last_run_report(model)["compiled"])
+    assert found == [False, True]

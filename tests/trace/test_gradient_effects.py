@@ -49,27 +49,6 @@ def _assert_left(report: dict[str, Any], reason: str) -> None:
 # ---- torch.func ---------------------------------------------------------------------------------
 
 
-def _vjp(self: Any, x: Tensor) -> Tensor:
-    y, pull = torch.func.vjp(lambda z: self.out(self.fc(z).tanh()), x)
-    gradient: Tensor = pull(torch.ones_like(y))[0]
-    return y + gradient
-
-
-def _grad(self: Any, x: Tensor) -> Tensor:
-    gradient: Tensor = torch.func.grad(lambda z: self.out(self.fc(z).tanh()).sum())(x)
-    return gradient
-
-
-def _jacrev(self: Any, x: Tensor) -> Tensor:
-    jacobian: Tensor = torch.func.jacrev(lambda z: self.out(self.fc(z).tanh()).sum())(x)
-    return jacobian
-
-
-@pytest.mark.parametrize("forward", [_vjp, _grad, _jacrev])
-def test_gradients_within_a_forward(forward: Callable[..., Tensor]) -> None:
-    _assert_left(_report(forward), "torch.func.grad")
-
-
 def _vmap(self: Any, x: Tensor) -> Tensor:
     mapped: Tensor = torch.func.vmap(lambda z: self.out(self.fc(z).tanh()))(x)
     return mapped

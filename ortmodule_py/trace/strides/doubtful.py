@@ -44,6 +44,6 @@ def is_pooled_by_rows(node: fx.Node, result: Any) -> bool:
 
 
 def is_range_of_floats(node: fx.Node) -> bool:
-    """Its length goes through floating point in Dynamo's graph; see `_of_integers`."""
+    """Its length goes through floating point in Dynamo's graph; see `range_of_integers`."""
     given = (*node.args, *node.kwargs.values())
     return node.target is torch.arange and any(isinstance(value, float) for value in given)
