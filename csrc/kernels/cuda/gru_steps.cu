@@ -48,30 +48,45 @@ struct GruActivation {
   }
 };
 
+/// The states around a step.
 template <class T>
-struct GruStep {
+struct GruStates {
   using C = ComputeOf<T>;
   DeviceSteps s;
-  GruActivation<T> activate;
   DeviceRows<T> y;
   const C* before;
   C* after;
   int64_t step;
 
-  __device__ void operator()(int64_t row, int64_t j, const C* sums) const {
+  /// Whether the row has no such step: then the state of unit j stays.
+  __device__ bool stays(const GruActivation<T>& activate, int64_t row, int64_t j) const {
+    if (s.valid(step, row)) return false;
     const int64_t at = row * s.hidden + j;
-    if (!s.valid(step, row)) {
-      after[at] = before[at];
-      if (s.starts) return;  // a packed batch has no place for it
-      activate.pad(step, row, j);
-      if (y) y.at(step, row)[j] = stored<T>(C(0));
-      return;
-    }
-    C z[3] = {sums[0], sums[1], sums[2]};
-    activate(step, row, j, z);
-    const T state = stored<T>(z[2] + z[1] * (before[at] - z[2]));
+    after[at] = before[at];
+    if (s.starts) return true;  // a packed batch has no place for it
+    activate.pad(step, row, j);
+    if (y) y.at(step, row)[j] = stored<T>(C(0));
+    return true;
+  }
+  __device__ void renew(int64_t row, int64_t j, C fresh, C kept) const {
+    const int64_t at = row * s.hidden + j;
+    const T state = stored<T>(fresh + kept * (before[at] - fresh));
     after[at] = computed(state);
     if (y) y.at(step, row)[j] = state;
+  }
+};
+
+template <class T>
+struct GruStep {
+  using C = ComputeOf<T>;
+  GruStates<T> states;
+  GruActivation<T> activate;
+
+  __device__ void operator()(int64_t row, int64_t j, const C* sums) const {
+    if (states.stays(activate, row, j)) return;
+    C z[3] = {sums[0], sums[1], sums[2]};
+    activate(states.step, row, j, z);
+    states.renew(row, j, z[2], z[1]);
   }
 };
 
@@ -106,9 +121,9 @@ GruActivation<T> activation_of(const KernelArgs& args, const StepsShape& s, size
           s.hidden};
 }
 
-template <class T>
-void run_steps_of(const KernelArgs& args) {
-  using C = ComputeOf<T>;
+/// launch(layer, states, activate) for each step.
+template <class T, class Launch>
+void run_layer(const KernelArgs& args, const Launch& launch) {
   const GruForwardLayer<T> layer(args.facts, args.workspace);
   const StepsShape& s = layer.s;
   const DeviceSteps d = layer.on_device(args, kSteps.batch);
@@ -116,37 +131,45 @@ void run_steps_of(const KernelArgs& args) {
   const GruActivation<T> activate = activation_of<T>(args, s, kSteps.gates, d.starts);
   load_states<T>(optional_operand(args, kSteps.batch.initial), s.batch, s.state, layer.states[0],
                  args.context);
-  C *before = layer.states[0], *after = layer.states[1];
+  ComputeOf<T>*before = layer.states[0], *after = layer.states[1];
   for (int64_t i = 0; i < s.steps; ++i) {
-    step_product<C, 3>({s.batch, s.hidden, s.state}, DenseLeft<C>{before, s.state},
-                       forward_weights<const T>(args.in[kWeights], s.hidden),
-                       GruStep<T>{d, activate, y, before, after, s.step(i)}, args.context);
+    launch(layer, GruStates<T>{d, y, before, after, s.step(i)}, activate);
     std::swap(before, after);
   }
   store_states<T>(before, s.batch, s.state, args.out[1], args.context);
+}
+
+template <class T>
+void run_steps_of(const KernelArgs& args) {
+  using C = ComputeOf<T>;
+  run_layer<T>(args, [&](const auto& layer, const auto& states, const auto& activate) {
+    const StepsShape& s = layer.s;
+    step_product<C, 3>({s.batch, s.hidden, s.state}, DenseLeft<C>{states.before, s.state},
+                       forward_weights<const T>(args.in[kWeights], s.hidden),
+                       GruStep<T>{states, activate}, args.context);
+  });
 }
 
 /// The first half of a step with `reset_before`: reset and update gate, and the reset state.
 template <class T>
 struct GruReset {
   using C = ComputeOf<T>;
-  DeviceSteps s;
+  GruStates<T> states;
   GruActivation<T> activate;
-  const C* before;
   C *keep, *reset;
-  int64_t step;
 
   __device__ void operator()(int64_t row, int64_t j, const C* sums) const {
-    const int64_t at = row * s.hidden + j;
+    const int64_t step = states.step, at = row * states.s.hidden + j;
     keep[at] = reset[at] = C(0);
-    if (!s.valid(step, row)) return;
+    if (!states.s.valid(step, row)) return;
     C z[2];
     for (int g = 0; g < 2; ++g) {
+      const int64_t of_gate = g * states.s.hidden + j;
       z[g] = sigmoid(activate.given(step, row, g, j) +
-                     (sums[g] + activate.bias_at(activate.recurrent_bias, g * s.hidden + j)));
-      if (activate.gates) activate.gates.at(step, row)[g * s.hidden + j] = stored<T>(z[g]);
+                     (sums[g] + activate.bias_at(activate.recurrent_bias, of_gate)));
+      if (activate.gates) activate.gates.at(step, row)[of_gate] = stored<T>(z[g]);
     }
-    reset[at] = z[0] * before[at];
+    reset[at] = z[0] * states.before[at];
     keep[at] = z[1];
   }
 };
@@ -155,59 +178,37 @@ struct GruReset {
 template <class T>
 struct GruRenew {
   using C = ComputeOf<T>;
-  DeviceSteps s;
+  GruStates<T> states;
   GruActivation<T> activate;
-  DeviceRows<T> y;
-  const C *before, *keep;
-  C* after;
-  int64_t step;
+  const C* keep;
 
   __device__ void operator()(int64_t row, int64_t j, const C* sums) const {
-    const int64_t at = row * s.hidden + j, n = s.hidden;
-    if (!s.valid(step, row)) {
-      after[at] = before[at];
-      if (s.starts) return;  // a packed batch has no place for it
-      activate.pad(step, row, j);
-      if (y) y.at(step, row)[j] = stored<T>(C(0));
-      return;
-    }
+    if (states.stays(activate, row, j)) return;
+    const int64_t step = states.step, n = states.s.hidden;
     const C recurrent = sums[0] + activate.bias_at(activate.recurrent_bias, 2 * n + j);
     const C fresh = fast_tanh(activate.given(step, row, 2, j) + recurrent);
     if (activate.gates) {
       T* saved = activate.gates.at(step, row) + j;
       saved[2 * n] = stored<T>(fresh), saved[3 * n] = stored<T>(recurrent);
     }
-    const T state = stored<T>(fresh + keep[at] * (before[at] - fresh));
-    after[at] = computed(state);
-    if (y) y.at(step, row)[j] = state;
+    states.renew(row, j, fresh, keep[row * n + j]);
   }
 };
 
 template <class T>
 void run_reset_steps(const KernelArgs& args) {
   using C = ComputeOf<T>;
-  const GruForwardLayer<T> layer(args.facts, args.workspace);
-  const StepsShape& s = layer.s;
-  const DeviceSteps d = layer.on_device(args, kSteps.batch);
-  const DeviceRows<T> y(args.out[0], s, d.starts);
-  const GruActivation<T> activate = activation_of<T>(args, s, kSteps.gates, d.starts);
-  load_states<T>(optional_operand(args, kSteps.batch.initial), s.batch, s.state, layer.states[0],
-                 args.context);
-  const RightWeights<const T> gates = forward_weights<const T>(args.in[kWeights], s.hidden);
-  RightWeights<const T> fresh = gates;
-  fresh.data += 2 * gates.gate_stride;
-  const ProductSizes sizes{s.batch, s.hidden, s.state};
-  C *before = layer.states[0], *after = layer.states[1];
-  for (int64_t i = 0; i < s.steps; ++i) {
-    const int64_t step = s.step(i);
-    step_product<C, 2>(sizes, DenseLeft<C>{before, s.state}, gates,
-                       GruReset<T>{d, activate, before, layer.keep, layer.reset, step},
-                       args.context);
+  run_layer<T>(args, [&](const auto& layer, const auto& states, const auto& activate) {
+    const StepsShape& s = layer.s;
+    const ProductSizes sizes{s.batch, s.hidden, s.state};
+    const RightWeights<const T> gates = forward_weights<const T>(args.in[kWeights], s.hidden);
+    RightWeights<const T> fresh = gates;
+    fresh.data += 2 * gates.gate_stride;
+    step_product<C, 2>(sizes, DenseLeft<C>{states.before, s.state}, gates,
+                       GruReset<T>{states, activate, layer.keep, layer.reset}, args.context);
     step_product<C, 1>(sizes, DenseLeft<C>{layer.reset, s.state}, fresh,
-                       GruRenew<T>{d, activate, y, before, layer.keep, after, step}, args.context);
-    std::swap(before, after);
-  }
-  store_states<T>(before, s.batch, s.state, args.out[1], args.context);
+                       GruRenew<T>{states, activate, layer.keep}, args.context);
+  });
 }
 
 template <class T>
