@@ -82,3 +82,28 @@ def test_its_statistics_alone_are_recomputed(monkeypatch: pytest.MonkeyPatch) ->
         plan = piece.compiled.text("plan")
         assert plan.count("attention_cpu") == (2 if config else 1), plan
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+class _FewQueries(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).view(*x.shape[:2], 3, 4, 2).permute(2, 0, 3, 1, 4)
+        return nn.functional.scaled_dot_product_attention(q, k, v)
+
+
+def test_few_queries_whose_statistics_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They read keys as they lie, which gives other bits than packed keys."""
+    found = []
+    for config in ("", "ScaledDotProductAttention+:1:-1"):
+        monkeypatch.setenv("ORTMODULE_MEMORY_OPT_CONFIG", config)
+        torch.manual_seed(0)
+        model, x = ORTModule(_FewQueries()), torch.randn(64, 2, 8)
+        y = model(x)
+        y.square().sum().backward()
+        found.append([y, *(p.grad for p in model.parameters())])
+        plan = model._compiler.pieces[0].compiled.text("plan")
+        assert ("ScaledDotProductAttention_2_recompute" in plan) == bool(config), plan
+    assert all(torch.equal(kept, again) for kept, again in zip(*found, strict=True))

@@ -40,7 +40,8 @@ struct Shape {
   int64_t key_block = 0;  // keys of a piece
   int64_t slices = 1;     // of the heads, each with scratch of its own
   bool gradient = false;
-  /// Few queries that see all keys, none of whose statistics are kept.
+  /// Few queries that see all keys. Not by whether their statistics are kept: with those computed
+  /// again in backward, y would have other bits.
   bool streams = false;
 
   Shape(const StepFacts& facts, bool is_gradient) : gradient(is_gradient) {
@@ -55,8 +56,7 @@ struct Shape {
     width = q[rank - 1];
     keys = sizes(at.k)[rank - 2];
     value_width = sizes(at.v)[rank - 1];
-    streams = !gradient && queries <= kStreamedQueries && !facts.node().attrs.flag("is_causal") &&
-              !facts.node().output_used[1];
+    streams = !gradient && queries <= kStreamedQueries && !facts.node().attrs.flag("is_causal");
     // Rows of 16-bit operands take their delta from themselves, and so must be whole.
     const bool whole = !gradient || size_of(facts.inputs[at.q].dtype) == 2;
     key_block = whole ? keys : std::min(keys, kKeyBlock);
@@ -285,6 +285,7 @@ class ForwardSlice : Slice<T> {
     C inverses[kStreamedQueries];
     for (int64_t i = 0; i < s_.queries; ++i)
       inverses[i] = exponentials_of(head, i, keys, scores + i * count);
+    if (!gives_y()) return;
     const Product to_values(s_.queries, s_.value_width, count);
     to_values.run(0, to_values.units(), {scores, s_.queries, count, count}, v, C(1), false, y);
     write_rows<C>(y, s_.value_width, this->result(0, head), [&](int64_t i) { return inverses[i]; });
