@@ -12,13 +12,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from ortmodule_py.base.errors import CannotLower
-from ortmodule_py.dynamo.patches.table import running_torch
 from ortmodule_py.trace import interpreter
 from tests.semantics import Calls, as_in_eager, assert_whole
-
-pytestmark = pytest.mark.skipif(
-    running_torch() < (2, 13), reason="before 2.13 Dynamo does not trace it"
-)
 
 
 def _trained(module: nn.Module, *inputs: Tensor) -> dict[str, Any]:

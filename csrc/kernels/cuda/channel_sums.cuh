@@ -87,7 +87,7 @@ struct CombineMoments {
   }
 };
 
-/// What a channel's elements are compared with while nothing but x is known of them.
+/// Of a channel whose sums need nothing but x.
 template <class C>
 struct NoCenter {};
 

@@ -1,8 +1,7 @@
 // Pixels of channels-last images are rows of channels, so that a convolution of single pixels is
-// one product, of which images, results and gradients are views. On one thread torch gives such
-// convolutions of fewer than 16 images to a product for each image; ours take 0.5 to 0.95 of the
-// time with their gradients (Zen 4; `python -m benchmarks.convolutions`), and write into planned
-// memory.
+// one product, of which images, results and gradients are views in planned memory. On one thread
+// torch gives such convolutions of fewer than 16 images to a product for each image. With this pass
+// a step of a ResNet-50 on 8 images of 96 pixels takes 0.88 of the time (Zen 4).
 #include "optimizer/layout/pixels_as_rows.h"
 
 #include <algorithm>
