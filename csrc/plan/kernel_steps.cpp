@@ -16,6 +16,11 @@ bool is_register(const Value& operand, const Node& node, const StepNodes& nodes)
          std::ranges::find(nodes.nodes, operand.producer()) != nodes.nodes.end();
 }
 
+/// A group moves single elements where layouts differ, so each access takes a whole sector of the
+/// L2 cache. That is cheaper than a launch while the tensors stay there; larger ones are copied by
+/// tiles.
+constexpr int64_t kMostStridedBytes = int64_t{16} << 20;
+
 }  // namespace
 
 TensorList StepBuilder::operands_of(const StepNodes& nodes, Region region) {
@@ -129,8 +134,9 @@ void StepBuilder::add_kernel_step(const StepNodes& nodes, Region region) {
   step.lowered = number_of(nodes);
   step.region = region;
   step.in = operands_of(nodes, region);
-  std::optional<int64_t> workspace_bytes = plan_as_before(nodes, step);
-  if (!workspace_bytes) workspace_bytes = plan_alone(nodes, step);
+  std::vector<Sizes> wanted = wanted_strides(nodes);
+  std::optional<int64_t> workspace_bytes = plan_as_before(nodes, wanted, step);
+  if (!workspace_bytes) workspace_bytes = plan_alone(nodes, std::move(wanted), step);
   add_results(nodes, step);
   if (*workspace_bytes > 0)
     step.workspace_storage = new_temporary(
@@ -147,17 +153,50 @@ void StepBuilder::take_steps_of(const Plan* earlier) {
   if (lowered_.edges.empty()) earlier_ = earlier;
 }
 
-std::optional<int64_t> StepBuilder::plan_as_before(const StepNodes& nodes, PlannedStep& step) {
+Sizes StepBuilder::wanted_strides_of(const Value& result) {
+  if (result.uses().empty()) {
+    const auto gradient = gradients_of_.find(&result);
+    if (gradient != gradients_of_.end())
+      return strides_of_gradient(result, gradient->second.front());
+    const auto output = output_of_.find(&result);
+    return output != output_of_.end() ? strides_of_output(result, output->second) : Sizes();
+  }
+  // A view that would copy to another layout, for all readers.
+  if (result.is_graph_output()) return {};
+  const CopiedFn copied = op_def(result.uses()[0].node->op).copied;
+  const bool by_all = copied && std::ranges::all_of(result.uses(), [&](const Use& use) {
+                        return op_def(use.node->op).copied == copied;
+                      });
+  return by_all ? copied(sizes_of(&result)).strides : Sizes();
+}
+
+std::vector<Sizes> StepBuilder::wanted_strides(const StepNodes& nodes) {
+  std::vector<Sizes> wanted;
+  if (!nodes.pointwise || lowered_.device != Device::CUDA) return wanted;
+  for (const Node* node : nodes.nodes) {
+    const Value& result = *node->output();
+    if (stays_inside(result, nodes)) continue;
+    const bool is_small =
+        storage_bytes(contiguous_layout(sizes_of(&result)), result.dtype) <= kMostStridedBytes;
+    wanted.push_back(is_small ? wanted_strides_of(result) : Sizes());
+  }
+  return wanted;
+}
+
+std::optional<int64_t> StepBuilder::plan_as_before(const StepNodes& nodes,
+                                                   const std::vector<Sizes>& wanted,
+                                                   PlannedStep& step) {
   for (const Known& known : of_form_[nodes.form]) {
-    if (!is_alike(plan_.steps[known.step], known.given, nodes, step)) continue;
+    if (known.wanted != wanted || !is_alike(plan_.steps[known.step], known.given, nodes, step))
+      continue;
     const int64_t workspace_bytes = take(plan_, plan_.steps[known.step], step);
     for (size_t i = 0; i < known.given.size(); ++i)
       if (step.in[i] && !(known.given[i] == step.facts->inputs[i].layout)) copy_operand(step, i);
     return workspace_bytes;
   }
-  const PlannedStep* twin = twin_of(nodes);
+  const PlannedStep* twin = twin_of(nodes, wanted);
   if (!twin || !is_alike(*twin, {}, nodes, step)) return std::nullopt;
-  of_form_[nodes.form].push_back({plan_.steps.size(), {}});
+  of_form_[nodes.form].push_back({plan_.steps.size(), {}, wanted});
   return take(*earlier_, *twin, step);
 }
 
@@ -170,7 +209,7 @@ int64_t StepBuilder::take(const Plan& plan, const PlannedStep& earlier, PlannedS
   return workspace ? plan.storages[workspace].bytes : 0;
 }
 
-const PlannedStep* StepBuilder::twin_of(const StepNodes& nodes) {
+const PlannedStep* StepBuilder::twin_of(const StepNodes& nodes, const std::vector<Sizes>& wanted) {
   if (!earlier_) return nullptr;
   // Both plans have the steps in one order, with copies in between.
   const std::vector<PlannedStep>& steps = earlier_->steps;
@@ -189,6 +228,8 @@ const PlannedStep* StepBuilder::twin_of(const StepNodes& nodes) {
     for (size_t o = 0; o < nodes.nodes[n]->outputs().size(); ++o)
       if (sizes_of(nodes.nodes[n]->output(o)) != twin.facts->nodes[n].output_sizes[o])
         return nullptr;
+  for (size_t i = 0; i < wanted.size(); ++i)
+    if (!wanted[i].empty() && twin.facts->outputs[i].layout.strides != wanted[i]) return nullptr;
   return &twin;
 }
 
@@ -213,13 +254,15 @@ bool StepBuilder::is_alike(const PlannedStep& earlier, const std::vector<Layout>
   return true;
 }
 
-int64_t StepBuilder::plan_alone(const StepNodes& nodes, PlannedStep& step) {
+int64_t StepBuilder::plan_alone(const StepNodes& nodes, std::vector<Sizes> wanted,
+                                PlannedStep& step) {
   StepFacts facts = make_facts(nodes, step.in, step.region);
   choose_kernel(step, facts, nodes);
   // Copies are steps of their own, before this one.
   std::vector<Layout> given = conform_operands(step, facts);
   if (!given.empty()) choose_kernel(step, facts, nodes);
-  const std::vector<Layout> results = choose_output_layouts(nodes.pointwise, *step.kernel, facts);
+  const std::vector<Layout> results =
+      choose_output_layouts(nodes.pointwise, *step.kernel, wanted, facts);
   for (size_t n = 0; n < results.size(); ++n)
     edges_->found(nodes.nodes[n]->output(), results[n], plan_);
   if (step.kernel->library_bytes)
@@ -231,7 +274,7 @@ int64_t StepBuilder::plan_alone(const StepNodes& nodes, PlannedStep& step) {
   step.facts = std::make_shared<const StepFacts>(std::move(facts));
   // Gradient edges take the layouts of the values inside of each group.
   if (lowered_.edges.empty())
-    of_form_[nodes.form].push_back({plan_.steps.size(), std::move(given)});
+    of_form_[nodes.form].push_back({plan_.steps.size(), std::move(given), std::move(wanted)});
   return workspace_bytes;
 }
 

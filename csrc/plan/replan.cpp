@@ -164,7 +164,7 @@ class Replanner {
       if (step.in[i] && !takes_layout(kernel, i, facts.inputs[i].layout)) return false;
     std::string why;
     if (select_kernel(kernel.op, lowered_.device, facts, &why) != step.kernel) return false;
-    choose_output_layouts(nodes.pointwise, kernel, facts);
+    choose_output_layouts(nodes.pointwise, kernel, {}, facts);  // of a host
     if (kernel.prepare) step.prepared = kernel.prepare(facts);
     const auto bytes =
         kernel.workspace_bytes ? static_cast<int64_t>(kernel.workspace_bytes(facts)) : 0;

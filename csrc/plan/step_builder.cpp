@@ -171,6 +171,9 @@ TensorId StepBuilder::with_old_content(TensorId tensor) {
 
 void StepBuilder::build_forward() {
   plan_.output_tensors.clear();
+  for (const GraphOutput& output : lowered_.graph->outputs())
+    if (output.kind == OutputKind::Output && output.value)
+      output_of_.emplace(output.value, position(output));
   protect_mutated_arguments();
   for (size_t i = 0; i < lowered_.forward_steps; ++i) add_step(lowered_.steps[i], Region::Forward);
   claim_rest(Region::Forward);
@@ -321,6 +324,18 @@ TensorId StepBuilder::claim(TensorId tensor, PlannedStorage::Role role, size_t i
   return copy;
 }
 
+Sizes StepBuilder::strides_of_gradient(const Value& value, size_t gradient) {
+  const Value* argument = lowered_.graph->inputs()[plan_.gradients[gradient].input].value;
+  const Layout& like = plan_.tensors[tensor_of_value_[argument]].layout;
+  return is_dense(like) ? like.strides : contiguous_strides(sizes_of(&value));
+}
+
+Sizes StepBuilder::strides_of_output(const Value& value, size_t index) {
+  const bool is_given =
+      index < request_.output_strides.size() && !request_.output_strides[index].empty();
+  return is_given ? request_.output_strides[index] : contiguous_strides(sizes_of(&value));
+}
+
 void StepBuilder::claim_results(const Node& node) {
   if (node.region == Region::Forward) return;  // claim_rest copies them in backward
   for (const Value* value : node.outputs()) {
@@ -328,12 +343,9 @@ void StepBuilder::claim_results(const Node& node) {
     if (found == gradients_of_.end()) continue;
     const TensorId tensor = tensor_of_value_[value];
     for (size_t g : found->second) {
-      const size_t input = plan_.gradients[g].input;
-      const Value* argument = lowered_.graph->inputs()[input].value;
-      const Layout& like = plan_.tensors[tensor_of_value_[argument]].layout;
-      const Sizes strides = is_dense(like) ? like.strides : contiguous_strides(sizes_of(value));
       plan_.gradients[g].tensor =
-          claim(tensor, PlannedStorage::Role::Gradient, input, strides, Region::Backward);
+          claim(tensor, PlannedStorage::Role::Gradient, plan_.gradients[g].input,
+                strides_of_gradient(*value, g), Region::Backward);
     }
   }
 }
@@ -347,11 +359,8 @@ void StepBuilder::claim_rest(Region region) {
       const size_t index = position(output);
       if (plan_.output_tensors.size() <= index) plan_.output_tensors.resize(index + 1);
       const TensorId tensor = tensor_of(output.value, region);
-      Sizes strides = contiguous_strides(sizes_of(output.value));
-      if (index < request_.output_strides.size() && !request_.output_strides[index].empty())
-        strides = request_.output_strides[index];
-      plan_.output_tensors[index] =
-          claim(tensor, PlannedStorage::Role::Output, index, strides, region);
+      plan_.output_tensors[index] = claim(tensor, PlannedStorage::Role::Output, index,
+                                          strides_of_output(*output.value, index), region);
     }
     if (region == Region::Backward && output.kind == OutputKind::Gradient) {
       if (plan_.gradients[g].tensor) continue;

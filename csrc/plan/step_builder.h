@@ -50,18 +50,28 @@ class StepBuilder {
   void add_kernel_step(const StepNodes& nodes, Region region);
   /// The operands of a step: by position, of a group each once.
   TensorList operands_of(const StepNodes& nodes, Region region);
+  /// The strides, by output, in which a pointwise step of a GPU should write its results, so that
+  /// no copy to them follows; empty where they are those of its operands. A copy is a launch of its
+  /// own.
+  std::vector<Sizes> wanted_strides(const StepNodes& nodes);
+  Sizes wanted_strides_of(const Value& result);
+  /// Of a gradient: those of the argument.
+  Sizes strides_of_gradient(const Value& value, size_t gradient);
+  /// Of a forward output: those of the request, or contiguous ones.
+  Sizes strides_of_output(const Value& value, size_t index);
   /// Takes kernel and facts of an earlier step of the same form whose operands have the same
   /// layouts. Returns the bytes of its workspace, or nothing if there is no such step.
-  std::optional<int64_t> plan_as_before(const StepNodes& nodes, PlannedStep& step);
+  std::optional<int64_t> plan_as_before(const StepNodes& nodes, const std::vector<Sizes>& wanted,
+                                        PlannedStep& step);
   /// Takes those of `earlier`. Returns the bytes of its workspace.
   static int64_t take(const Plan& plan, const PlannedStep& earlier, PlannedStep& step);
   /// The step of these nodes in the plan of other sizes, if its results have the same sizes.
-  const PlannedStep* twin_of(const StepNodes& nodes);
+  const PlannedStep* twin_of(const StepNodes& nodes, const std::vector<Sizes>& wanted);
   /// `given`: the layouts of the operands of `earlier` before copies; empty if none was copied.
   bool is_alike(const PlannedStep& earlier, const std::vector<Layout>& given,
                 const StepNodes& nodes, const PlannedStep& step);
   /// Returns the bytes of the workspace.
-  int64_t plan_alone(const StepNodes& nodes, PlannedStep& step);
+  int64_t plan_alone(const StepNodes& nodes, std::vector<Sizes> wanted, PlannedStep& step);
   StepFacts make_facts(const StepNodes& nodes, const TensorList& in, Region region);
   void fill_operands(const StepNodes& nodes, StepFacts& facts, const TensorList& in, Region region);
   /// Copies the operands whose layouts the kernel does not take. Returns the layouts of all before,
@@ -112,6 +122,7 @@ class StepBuilder {
   struct Known {
     size_t step = 0;
     std::vector<Layout> given;  // by operand, before copies; empty if none was copied
+    std::vector<Sizes> wanted;  // by output
   };
 
   std::vector<std::vector<Known>> of_form_;  // by form
@@ -120,6 +131,7 @@ class StepBuilder {
   const Plan* earlier_ = nullptr;  // of other sizes
   size_t next_earlier_ = 0;        // step of it
   std::unordered_map<const Value*, std::vector<size_t>> gradients_of_;  // of the plan
+  std::unordered_map<const Value*, size_t> output_of_;                  // by forward result
   std::optional<EdgeLayouts> edges_;                           // once the arguments are bound
   std::unordered_map<TensorId, TensorId> in_old_content_;      // tensor -> its value before the run
   std::unordered_map<TensorId, TensorId> contiguous_copy_[2];  // per region: tensor -> its copy

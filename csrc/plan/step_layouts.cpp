@@ -16,7 +16,7 @@ bool takes_layout(const KernelDef& kernel, size_t i, const Layout& layout) {
 }
 
 std::vector<Layout> choose_output_layouts(bool pointwise, const KernelDef& kernel,
-                                          StepFacts& facts) {
+                                          const std::vector<Sizes>& wanted, StepFacts& facts) {
   std::vector<Layout> results;
   if (!pointwise) {
     if (!kernel.output_strides) return results;
@@ -40,8 +40,11 @@ std::vector<Layout> choose_output_layouts(bool pointwise, const KernelDef& kerne
       result.strides = strides_like(result.sizes, operand);
       break;
     }
-    if (node.outputs[0] >= 0)
-      facts.outputs[static_cast<size_t>(node.outputs[0])].layout.strides = result.strides;
+    if (node.outputs[0] >= 0) {
+      const auto at = static_cast<size_t>(node.outputs[0]);
+      if (at < wanted.size() && !wanted[at].empty()) result.strides = wanted[at];
+      facts.outputs[at].layout.strides = result.strides;
+    }
     results.push_back(std::move(result));
   }
   return results;

@@ -129,6 +129,31 @@ TEST(Steps, AlikeOnesOfParametersAreOneOnCuda) {
   EXPECT_EQ(steps_of(Device::CPU).size(), 6U);
 }
 
+// A weight's cast is written channels-last, an output and a gradient row-major: a copy would be a
+// launch. Where the cast is read as it is, too, and where tensors are large, there is one, by
+// tiles.
+TEST(Steps, GroupsOnCudaWriteTheLayoutThatIsWanted) {
+  const auto graph = parsed(R"(g (w: param grad f32[n,8,3,3], dy: dy 0 bf16[n,8,3,3])
+      => (y, z, e, grad 0: dw) {
+    a = Cast<to=bf16> (w); b = ChannelsLast (a); y = Relu (b)
+    c = Cast<to=f16> (w); d = ChannelsLast (c); z = Neg (d); e = Softmax<axis=3> (c)
+    backward: f = Mul (b, dy)
+    backward: dw = Cast<to=f32> (f)
+  })");
+  const auto copied = [&](Device device, int64_t n) {
+    PlanRequest request;
+    request.symbols.bind("n", n);
+    std::vector<std::string> names;
+    const auto plan = make_plan(lower(*graph, device), request);
+    for (const PlannedStep& step : plan->steps)
+      if (step.kernel->op == "Contiguous") names.push_back(plan->tensors[step.in[0]].value->name);
+    return names;
+  };
+  EXPECT_EQ(copied(Device::CUDA, 4), (std::vector<std::string>{"c"}));
+  EXPECT_EQ(copied(Device::CUDA, 200'000), (std::vector<std::string>{"a", "c", "y", "z", "dw"}));
+  EXPECT_EQ(copied(Device::CPU, 4), (std::vector<std::string>{"a", "c", "y", "z", "dw"}));
+}
+
 // The flattened gradient `flat` exists as soon as `dy`; the activation `b` is then free for `db`.
 TEST(BackwardOrder, WeightGradientsRunBeforeTheGradientOfTheirOperand) {
   const auto graph = parsed(R"(chain (x: f32[2,4,4], w: param grad f32[4,4],
