@@ -8,6 +8,7 @@
 #include "bindings/device_runtime.h"
 #include "bindings/emulated_copies.h"
 #include "bindings/topics.h"
+#include "kernels/graph_convolutions.h"
 #include "kernels/step_compiler.h"
 #ifdef ORTM_WITH_CUDA
 #include "kernels/cuda/device_info.h"
@@ -29,6 +30,7 @@ static py::dict cuda_info() {
     devices.append(py::make_tuple(device.major, device.minor));
   }
   info["devices"] = devices;
+  info["graph_convolutions"] = has_graph_convolutions();
 #endif
   return info;
 }
@@ -71,6 +73,27 @@ static void init_generated_code(py::module_& m) {
       "Waits until everything that was asked for is compiled; later runs use it.");
 }
 
+static py::dict counts_of_graph_convolutions() {
+  const GraphConvolutionCounts counts = graph_convolution_counts();
+  py::dict all;
+  all["problems"] = counts.problems;
+  all["without_plan"] = counts.without_plan;
+  all["runs"] = counts.runs;
+  all["most_workspace_bytes"] = counts.most_workspace_bytes;
+  return all;
+}
+
+static void init_graph_convolutions(py::module_& m) {
+  m.def(
+      "use_graph_convolutions", &use_graph_convolutions, py::arg("use"), py::arg("device") = "",
+      "Whether convolutions of 16 bits in later plans run by cuDNN's graph API, on a GPU of these "
+      "properties (JSON as cuDNN writes it; empty: on the current one).");
+  m.def(
+      "graph_convolution_counts", &counts_of_graph_convolutions,
+      "Of this process: problems that cuDNN was asked for and those without a plan, runs, and the "
+      "most scratch of the plan that cuDNN estimates to be the fastest.");
+}
+
 static void set_emulated_copies(const std::string& time) {
   ORTM_CHECK(time == "late" || time == "early", "[emulation] copies are late or early, but found ",
              time);
@@ -86,6 +109,7 @@ void init_build(py::module_& m) {
       "When emulated copies between device and host happen, from the next one on: 'late', where a "
       "step waits for them, with poison in their place until then, or 'early', where they begin.");
   init_generated_code(m);
+  init_graph_convolutions(m);
 }
 
 }  // namespace ortmodule::bindings

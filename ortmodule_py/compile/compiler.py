@@ -18,6 +18,7 @@ from ortmodule_py.base.devices import piece_device
 from ortmodule_py.base.errors import CannotLower, origin_of
 from ortmodule_py.base.fused_attention import attention_form
 from ortmodule_py.base.generated_code import enable_generated_code
+from ortmodule_py.base.graph_convolutions import choose_graph_convolutions
 from ortmodule_py.base.offload import why_not
 from ortmodule_py.base.sharding import count_of_units, gathered_ids
 from ortmodule_py.base.torch_state import restored_on_failure
@@ -411,6 +412,7 @@ class Compiler:
         if self.options.generated_code != "0":
             enable_generated_code(kernels, self.options.generated_code, self.logger)
         options.generated_code = self.options.generated_code != "0"
+        choose_graph_convolutions(kernels, self.options.graph_convolutions, self.logger)
         options.trained_attention = attention_form(
             self.options.fused_attention,
             on_gpu=device.type == "cuda",

@@ -50,6 +50,8 @@ def device_count(emulate: bool) -> int:
         generated = import_module("ortmodule_py.base.generated_code")
         setting, log = generated.generated_code_setting(), logging.getLogger("ortmodule_py")
         generated.enable_generated_code("cuda", setting, log)
+        graphs = import_module("ortmodule_py.base.graph_convolutions")
+        graphs.choose_graph_convolutions("cuda", graphs.graph_convolutions_setting(), log)
     return count
 
 

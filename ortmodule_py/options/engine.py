@@ -12,6 +12,7 @@ from ortmodule_py.base.devices import EMULATION, check_emulation
 from ortmodule_py.base.environment import choice, flag
 from ortmodule_py.base.fused_attention import fused_attention_setting
 from ortmodule_py.base.generated_code import generated_code_setting
+from ortmodule_py.base.graph_convolutions import graph_convolutions_setting
 from ortmodule_py.base.machine_rates import check_machine_rates
 from ortmodule_py.options.memory import MemoryRequest
 
@@ -81,6 +82,8 @@ class EngineOptions:
     """Records steps on a GPU as CUDA graphs and replays them."""
     generated_code: str = "auto"
     """Whether pointwise groups on a GPU become code of their own."""
+    graph_convolutions: str = "auto"
+    """Whether convolutions of 16 bits on a GPU run by cuDNN's graph API."""
     fused_attention: str = "auto"
     """Whether attention that is written as products and a softmax trains as one operator."""
 
@@ -101,6 +104,7 @@ class EngineOptions:
             emulate_cuda=flag(EMULATION),
             cuda_graph=flag(CUDA_GRAPH),
             generated_code=generated_code_setting(),
+            graph_convolutions=graph_convolutions_setting(),
             fused_attention=fused_attention_setting(),
             convolution_search=choice(
                 "ORTMODULE_CONV_ALGO_SEARCH",

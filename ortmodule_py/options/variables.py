@@ -107,6 +107,11 @@ _ROWS = {
         "`tools.gpu_check` has passed",
         "auto, 0, 1 (auto)",
     ),
+    "GRAPH_CONVOLUTIONS": _new(
+        "convolutions of 16 bits on a GPU run by execution plans of cuDNN's graph API; auto: where "
+        "`tools.gpu_check` has passed",
+        "auto, 0, 1 (auto)",
+    ),
     "FUSED_ATTENTION": _new(
         "attention that a model writes as products and a softmax trains as one operator, which keeps no "
         "scores; auto: on a GPU where `tools.gpu_check` has passed",

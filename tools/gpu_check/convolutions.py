@@ -19,7 +19,7 @@ _KINDS = ("row-major", "channels-last", "bfloat16", "torch")
 """What else is varied; `torch`: cuDNN is switched off in torch, and its own kernels stay."""
 
 
-class _ConvNet(nn.Module):
+class ConvNet(nn.Module):
     """Groups, strides, dilation, pixels as channels, one and three spatial dimensions."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ def _run(row_name: str, context: Context) -> Row:
     """Gradients against float64, the same bits at level 1, and a peak as planned."""
     search, _, kind = row_name.partition(" ")
     torch.manual_seed(0)
-    module = _ConvNet().to(context.device)
+    module = ConvNet().to(context.device)
     image = torch.randn(4, 3, 24, 20, device=context.device)
     if kind == "channels-last":
         image = image.contiguous(memory_format=torch.channels_last)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .attention import ATTENTION
 from .convolutions import CONVOLUTIONS
 from .generated import GENERATED
+from .graph_convolutions import GRAPH_CONVOLUTIONS
 from .kernels import KERNELS, PRODUCTS
 from .memory import BUDGETS
 from .offload import OFFLOAD
@@ -22,6 +23,7 @@ PARTS: tuple[Part, ...] = (
     GENERATED,
     OFFLOAD,
     ATTENTION,
+    GRAPH_CONVOLUTIONS,
     *FIRST_SPEED,
     KERNELS,
     PRODUCTS,

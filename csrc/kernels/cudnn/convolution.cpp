@@ -1,6 +1,7 @@
 // Conv and ConvGrad through cuDNN into planned memory: row-major or channels-last, one to three
 // spatial dimensions, groups, dilation. Scratch is planned and bounded (convolution_problem.h), the
-// algorithm is deterministic and chosen within the bound (algorithm_choice.h). The bias and its
+// algorithm is deterministic and chosen within the bound (algorithm_choice.h), or a plan of the
+// graph API where that is on (graph_plan.h). The bias and its
 // gradient are steps of our own kernels. What is refused here is ATen's, and so is what turns out
 // to have no algorithm, to be clearly slower than cuDNN's graph API, which torch calls, or has
 // cuDNN switched off: copied into planned memory by plans that did not know, which is why runs are
@@ -15,6 +16,8 @@
 #include <tuple>
 
 #include "kernels/cudnn/algorithm_choice.h"
+#include "kernels/cudnn/graph_choice.h"
+#include "kernels/cudnn/stream_timing.h"
 #include "kernels/library_workspace.h"
 #include "kernels/step_part.h"
 
@@ -91,6 +94,8 @@ bool has_bias(const StepFacts& facts) {
 
 struct Prepared {
   ConvolutionProblem problem;
+  /// Of the graph API, null where the classic calls are taken.
+  std::shared_ptr<const GraphPlans> forward, data, filter;
   size_t workspace_bytes;
   Fallback fallback;
   std::optional<StepPart> bias;  // or its gradient
@@ -99,9 +104,19 @@ struct Prepared {
       : problem(convolution_problem(facts)),
         workspace_bytes(convolution_workspace_bytes(problem)),
         fallback(facts) {
+    const std::vector<bool>& used = facts.node().output_used;
     const bool grad = facts.node().op == "ConvGrad";
-    if (grad && facts.node().output_used[2]) bias = bias_grad_part(facts, problem);
+    if (grad && used[2]) bias = bias_grad_part(facts, problem);
     if (!grad && has_bias(facts)) bias = bias_part(facts);
+    if (!grad) {
+      forward = graph_plans(problem, Forward::kGraph);
+    } else {
+      if (used[0]) data = graph_plans(problem, BackwardData::kGraph);
+      if (used[1]) filter = graph_plans(problem, BackwardFilter::kGraph);
+    }
+    const bool known = grad ? (data || !used[0]) && (filter || !used[1]) : forward != nullptr;
+    if (known)
+      workspace_bytes = std::max({most_bytes(forward), most_bytes(data), most_bytes(filter)});
   }
 
   size_t declared_bytes() const {
@@ -125,37 +140,6 @@ Call call_of(const Prepared& prepared, const Descriptors& descriptors, const Ker
           .workspace_bytes = prepared.workspace_bytes,
           .context = args.context,
           .handle = static_cast<cudnnHandle_t>(args.context.dnn())};
-}
-
-void check_event(cudaError_t status) {
-  ORTM_CHECK(status == cudaSuccess, "[convolution] an event must be timed, but found ",
-             cudaGetErrorString(status),
-             "; with ORTMODULE_CONV_ALGO_SEARCH=HEURISTIC nothing is timed");
-}
-
-class Event {
- public:
-  Event() { check_event(cudaEventCreate(&event_)); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  ~Event() { cudaEventDestroy(event_); }
-  cudaEvent_t get() const { return event_; }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
-
-/// Milliseconds that `work` takes on the stream; waits for it.
-template <class Work>
-float stream_ms(cudaStream_t stream, const Work& work) {
-  const Event begin, end;
-  float ms = 0;
-  check_event(cudaEventRecord(begin.get(), stream));
-  work();
-  check_event(cudaEventRecord(end.get(), stream));
-  check_event(cudaEventSynchronize(end.get()));
-  check_event(cudaEventElapsedTime(&ms, begin.get(), end.get()));
-  return ms;
 }
 
 /// Of the time of `own`, once per problem, device and flags: ATen's kernel must take less than that
@@ -192,6 +176,15 @@ bool is_beaten(const Prepared& prepared, const KernelArgs& args, const Own& own)
   }
 }
 
+/// By a plan of the graph API, or by a classic call.
+template <class Direction>
+bool compute(const Prepared& prepared, const std::shared_ptr<const GraphPlans>& plans,
+             const KernelArgs& args, Addresses at) {
+  if (plans && execute<Direction>(*plans, prepared.problem, args, at)) return true;
+  const Descriptors descriptors(prepared.problem);
+  return compute<Direction>(call_of(prepared, descriptors, args, at));
+}
+
 void fall_back(const KernelArgs& args) {
   refuse_convolution(args.facts);
   static_cast<const Prepared*>(args.prepared)->fallback.run(args);
@@ -199,10 +192,8 @@ void fall_back(const KernelArgs& args) {
 
 /// Whether all that is wanted could be computed.
 bool compute_result(const Prepared& prepared, const KernelArgs& args) {
-  const Descriptors descriptors(prepared.problem);
-  const Call call =
-      call_of(prepared, descriptors, args, {args.in[0].data, args.in[1].data, args.out[0].data});
-  if (!compute<Forward>(call)) return false;
+  const Addresses at{args.in[0].data, args.in[1].data, args.out[0].data};
+  if (!compute<Forward>(prepared, prepared.forward, args, at)) return false;
   if (!prepared.bias) return true;
   // As bias_part described it.
   Sizes sizes(static_cast<size_t>(args.out[0].rank) - 1, 1), strides(sizes.size(), 0);
@@ -219,12 +210,11 @@ bool compute_result(const Prepared& prepared, const KernelArgs& args) {
 bool compute_gradients(const Prepared& prepared, const KernelArgs& args) {
   const std::vector<bool>& used = args.facts.node().output_used;
   const TensorView &dy = args.in[0], &x = args.in[1], &w = args.in[2];
-  const Descriptors descriptors(prepared.problem);
-  if (used[0] && !compute<BackwardData>(
-                     call_of(prepared, descriptors, args, {args.out[0].data, w.data, dy.data})))
+  if (used[0] &&
+      !compute<BackwardData>(prepared, prepared.data, args, {args.out[0].data, w.data, dy.data}))
     return false;
-  if (used[1] && !compute<BackwardFilter>(
-                     call_of(prepared, descriptors, args, {x.data, args.out[1].data, dy.data})))
+  if (used[1] && !compute<BackwardFilter>(prepared, prepared.filter, args,
+                                          {x.data, args.out[1].data, dy.data}))
     return false;
   if (!prepared.bias) return true;
   const OperandFacts by = by_channel(prepared.problem.y, prepared.problem);

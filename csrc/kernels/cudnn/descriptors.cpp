@@ -3,15 +3,6 @@
 namespace ortmodule::cudnn {
 namespace {
 
-cudnnDataType_t data_type(DType dtype) {
-  switch (dtype) {
-    case DType::Float16: return CUDNN_DATA_HALF;
-    case DType::BFloat16: return CUDNN_DATA_BFLOAT16;
-    case DType::Float64: return CUDNN_DATA_DOUBLE;
-    default: return CUDNN_DATA_FLOAT;
-  }
-}
-
 void describe(const Tensor& tensor, cudnnDataType_t type, const std::vector<int>& sizes,
               bool channels_last) {
   const std::vector<int> strides = dense_strides(sizes, channels_last);
@@ -21,6 +12,15 @@ void describe(const Tensor& tensor, cudnnDataType_t type, const std::vector<int>
 }
 
 }  // namespace
+
+cudnnDataType_t data_type(DType dtype) {
+  switch (dtype) {
+    case DType::Float16: return CUDNN_DATA_HALF;
+    case DType::BFloat16: return CUDNN_DATA_BFLOAT16;
+    case DType::Float64: return CUDNN_DATA_DOUBLE;
+    default: return CUDNN_DATA_FLOAT;
+  }
+}
 
 void check(cudnnStatus_t status, const char* call) {
   if (status != CUDNN_STATUS_SUCCESS)

@@ -1,5 +1,5 @@
-// What cuDNN is told of a convolution. Its classic calls are taken: they need no graph to be built,
-// name the algorithm and its scratch, and are the ones that ORTModule's three searches are about.
+// What cuDNN's classic calls are told of a convolution. They name the algorithm and its scratch,
+// and are the ones that ORTModule's three searches are about.
 #pragma once
 
 #include <cudnn.h>
@@ -10,6 +10,9 @@ namespace ortmodule::cudnn {
 
 /// Throws Error naming the call unless `status` is success.
 void check(cudnnStatus_t status, const char* call);
+
+/// cuDNN's name of a float type.
+cudnnDataType_t data_type(DType dtype);
 
 /// A library object, from its constructor to its destructor.
 template <class T, cudnnStatus_t (*create)(T*), cudnnStatus_t (*destroy)(T)>

@@ -1,6 +1,7 @@
 // The three computations of a convolution, each with cuDNN's own names for the same steps: estimate
 // or measure all algorithms, ask for the scratch of one, run it. kNotCaptured are those that are
-// not counted on while a CUDA graph is captured.
+// not counted on while a CUDA graph is captured. kGraph are the names of the graph API
+// (graph_plan.h).
 #pragma once
 
 #include <array>
@@ -16,8 +17,22 @@ struct Addresses {
   void* y = nullptr;
 };
 
+/// A direction in the words of cuDNN's graph API. x, w and y are the tensors or their gradients.
+struct GraphNames {
+  cudnnBackendDescriptorType_t operation;
+  cudnnBackendAttributeName_t alpha, beta, window, x, w, y;
+};
+
 /// y from x and w.
 struct Forward {
+  static constexpr GraphNames kGraph = {
+      .operation = CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR,
+      .alpha = CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
+      .beta = CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA,
+      .window = CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
+      .x = CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
+      .w = CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
+      .y = CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y};
   using Algorithm = cudnnConvolutionFwdAlgo_t;
   using Candidate = cudnnConvolutionFwdAlgoPerf_t;
   static constexpr Algorithm kDefault = CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM;
@@ -56,6 +71,14 @@ struct Forward {
 
 /// x's gradient from w and y's.
 struct BackwardData {
+  static constexpr GraphNames kGraph = {
+      .operation = CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR,
+      .alpha = CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
+      .beta = CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA,
+      .window = CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
+      .x = CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
+      .w = CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
+      .y = CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY};
   using Algorithm = cudnnConvolutionBwdDataAlgo_t;
   using Candidate = cudnnConvolutionBwdDataAlgoPerf_t;
   static constexpr Algorithm kDefault = CUDNN_CONVOLUTION_BWD_DATA_ALGO_1;
@@ -95,6 +118,14 @@ struct BackwardData {
 
 /// w's gradient from x and y's.
 struct BackwardFilter {
+  static constexpr GraphNames kGraph = {
+      .operation = CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR,
+      .alpha = CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
+      .beta = CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA,
+      .window = CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
+      .x = CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
+      .w = CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
+      .y = CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY};
   using Algorithm = cudnnConvolutionBwdFilterAlgo_t;
   using Candidate = cudnnConvolutionBwdFilterAlgoPerf_t;
   static constexpr Algorithm kDefault = CUDNN_CONVOLUTION_BWD_FILTER_ALGO_1;
