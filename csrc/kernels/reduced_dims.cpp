@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/axis.h"
+#include "kernels/iteration.h"
 #include "kernels/memory_format.h"
 
 namespace ortmodule {
@@ -24,6 +25,16 @@ std::vector<size_t> memory_order(const Layout& x) {
   return order;
 }
 
+/// Why results found in the order of x's memory would not be row-major, or nothing.
+Reason results_out_of_order(const StepFacts& facts) {
+  const Layout& x = facts.inputs[0].layout;
+  const std::vector<bool> reduced = find_reduced(facts);
+  std::vector<size_t> kept = memory_order(x);
+  std::erase_if(kept, [&](size_t d) { return reduced[d] || x.sizes[d] == 1; });
+  if (std::ranges::is_sorted(kept)) return {};
+  return "channels and pixels are kept, but lie in another order in memory";
+}
+
 }  // namespace
 
 std::vector<DimGroup> reduced_dims(const StepFacts& facts) {
@@ -42,13 +53,18 @@ std::vector<DimGroup> reduced_dims(const StepFacts& facts) {
   return groups;
 }
 
-Reason results_out_of_order(const StepFacts& facts) {
-  const Layout& x = facts.inputs[0].layout;
-  const std::vector<bool> reduced = find_reduced(facts);
-  std::vector<size_t> kept = memory_order(x);
-  std::erase_if(kept, [&](size_t d) { return reduced[d] || x.sizes[d] == 1; });
-  if (std::ranges::is_sorted(kept)) return {};
-  return "channels and pixels are kept, but lie in another order in memory";
+Reason reduce_unsupported(const StepFacts& facts) {
+  if (real_rank(facts.inputs[0].layout.sizes) > kMaxRank)
+    return str("it takes at most ", kMaxRank, " dimensions");
+  if (facts.node().op == "ReduceMean" && !is_floating(facts.inputs[0].dtype))
+    return "a mean of integers is not a float here";
+  if (!kRealTypes.contains(facts.outputs[0].dtype)) return "the result is not of a real type";
+  return {};
+}
+
+Reason in_order_unsupported(const StepFacts& facts) {
+  const Reason out_of_order = results_out_of_order(facts);
+  return out_of_order ? out_of_order : reduce_unsupported(facts);
 }
 
 }  // namespace ortmodule

@@ -19,7 +19,11 @@ struct DimGroup {
 /// groups of both kinds alternate. At least one.
 std::vector<DimGroup> reduced_dims(const StepFacts& facts);
 
-/// Why results found in the order of x's memory would not be row-major, or nothing.
-Reason results_out_of_order(const StepFacts& facts);
+/// Why a kernel takes a reduction in no layout of x, or nothing.
+Reason reduce_unsupported(const StepFacts& facts);
+
+/// Why a kernel that goes through x in the order of its memory does not take it: its results would
+/// not be row-major, or reduce_unsupported().
+Reason in_order_unsupported(const StepFacts& facts);
 
 }  // namespace ortmodule

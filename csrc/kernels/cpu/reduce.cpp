@@ -491,20 +491,6 @@ size_t reduce_workspace(const StepFacts& facts) {
   return static_cast<size_t>(plan.outputs * plan.splits) * 8;
 }
 
-Reason reduce_unsupported(const StepFacts& facts) {
-  if (real_rank(facts.inputs[0].layout.sizes) > kMaxRank)
-    return str("it takes at most ", kMaxRank, " dimensions");
-  if (facts.node().op == "ReduceMean" && !is_floating(facts.inputs[0].dtype))
-    return "a mean of integers is not a float here";
-  if (!kRealTypes.contains(facts.outputs[0].dtype)) return "the result is not of a real type";
-  return {};
-}
-
-Reason in_order_unsupported(const StepFacts& facts) {
-  const Reason out_of_order = results_out_of_order(facts);
-  return out_of_order ? out_of_order : reduce_unsupported(facts);
-}
-
 #define ORTM_REGISTER_REDUCTION(op_name, kernel_name, Op, why_not, ...) \
   REGISTER_CPU_KERNEL({.op = op_name,                                   \
                        .name = kernel_name,                             \

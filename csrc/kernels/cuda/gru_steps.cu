@@ -306,7 +306,6 @@ struct GruStepBack {
 
 template <class T>
 void run_grad_of(const KernelArgs& args) {
-  using C = ComputeOf<T>;
   const GruBackwardLayer<T> layer(args.facts, args.workspace);
   const StepsShape& s = layer.s;
   const DeviceSteps d = layer.on_device(args, kGradient);
@@ -324,17 +323,9 @@ void run_grad_of(const KernelArgs& args) {
   for (int64_t i = s.steps; i-- > 0;) {
     back.step = s.step(i);
     for_each_state(s.batch, s.hidden, back, args.context);
-    step_product<C, 1>({s.batch, s.state, s.gates}, DenseLeft<C>{layer.gates, s.gates},
-                       backward_weights<const T>(args.in[kR]),
-                       AddToCarry<T>{d, back.step, layer.carry}, args.context);
+    carry_back<T>(s, d, back.step, layer.gates, args.in[kR], layer.carry, args.context);
   }
   store_states<T>(layer.carry, s.batch, s.state, args.out[2], args.context);
-}
-
-template <template <class> class Layer>
-size_t scratch_bytes(const StepFacts& facts) {
-  return dispatch_float(facts.inputs[0].dtype,
-                        [&]<class T> { return Layer<T>(facts, nullptr).scratch.bytes(); });
 }
 
 void run_steps(const KernelArgs& args) {

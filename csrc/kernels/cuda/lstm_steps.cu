@@ -373,18 +373,10 @@ void run_grad_of(const KernelArgs& args) {
     LstmStepBack<T> at_step = back;
     at_step.step = step;
     for_each_state(s.batch, s.hidden, at_step, context);
-    step_product<C, 1>({s.batch, s.state, s.gates}, DenseLeft<C>{layer.gates, s.gates},
-                       backward_weights<const T>(args.in[kR]), AddToCarry<T>{d, step, layer.carry},
-                       context);
+    carry_back<T>(s, d, step, layer.gates, args.in[kR], layer.carry, context);
   }
   store_states<T>(layer.carry, s.batch, s.state, args.out[1], context);
   store_states<T>(layer.cell, s.batch, s.hidden, args.out[2], context);
-}
-
-template <template <class> class Layer>
-size_t scratch_bytes(const StepFacts& facts) {
-  return dispatch_float(facts.inputs[0].dtype,
-                        [&]<class T> { return Layer<T>(facts, nullptr).scratch.bytes(); });
 }
 
 void run_steps(const KernelArgs& args) {

@@ -273,4 +273,20 @@ struct AddToCarry {
   }
 };
 
+/// What the gradients of a step's gates give the state before it: carry += gates R.
+template <class T>
+void carry_back(const StepsShape& s, const DeviceSteps& d, int64_t step, const ComputeOf<T>* gates,
+                const TensorView& r, ComputeOf<T>* carry, const KernelContext& context) {
+  step_product<ComputeOf<T>, 1>(
+      {s.batch, s.state, s.gates}, DenseLeft<ComputeOf<T>>{gates, s.gates},
+      backward_weights<const T>(r), AddToCarry<T>{d, step, carry}, context);
+}
+
+/// KernelDef::workspace_bytes of a kernel whose operands are a Layer<T>.
+template <template <class> class Layer>
+size_t scratch_bytes(const StepFacts& facts) {
+  return dispatch_float(facts.inputs[0].dtype,
+                        [&]<class T> { return Layer<T>(facts, nullptr).scratch.bytes(); });
+}
+
 }  // namespace ortmodule::cuda

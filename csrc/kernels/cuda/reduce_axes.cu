@@ -1,5 +1,4 @@
 #include "kernels/cuda/reduce_axes.cuh"
-#include "kernels/reduced_dims.h"
 
 namespace ortmodule::cuda {
 
@@ -47,20 +46,6 @@ std::shared_ptr<const void> prepare_reduce(const StepFacts& facts) {
 size_t reduce_workspace(const StepFacts& facts) {
   const ReducePlan plan = make_reduce_plan(facts);
   return plan.splits == 1 ? 0 : static_cast<size_t>(plan.outputs * plan.splits) * 8;
-}
-
-Reason reduce_unsupported(const StepFacts& facts) {
-  if (real_rank(facts.inputs[0].layout.sizes) > kMaxRank)
-    return str("it takes at most ", kMaxRank, " dimensions");
-  if (facts.node().op == "ReduceMean" && !is_floating(facts.inputs[0].dtype))
-    return "a mean of integers is not a float here";
-  if (!kRealTypes.contains(facts.outputs[0].dtype)) return "the result is not of a real type";
-  return {};
-}
-
-Reason in_order_unsupported(const StepFacts& facts) {
-  const Reason out_of_order = results_out_of_order(facts);
-  return out_of_order ? out_of_order : reduce_unsupported(facts);
 }
 
 }  // namespace ortmodule::cuda

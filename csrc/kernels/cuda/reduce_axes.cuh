@@ -19,6 +19,7 @@
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/vector_access.cuh"
 #include "kernels/dtype_dispatch.h"
+#include "kernels/reduced_dims.h"
 
 namespace ortmodule::cuda {
 
@@ -411,8 +412,6 @@ void run_reduce(const KernelArgs& args) {
 
 std::shared_ptr<const void> prepare_reduce(const StepFacts& facts);
 size_t reduce_workspace(const StepFacts& facts);
-Reason reduce_unsupported(const StepFacts& facts);
-Reason in_order_unsupported(const StepFacts& facts);
 
 /// How elements stored as T are computed: integers as int64.
 template <class T>
