@@ -176,9 +176,12 @@ std::vector<Sizes> StepBuilder::wanted_strides(const StepNodes& nodes) {
   for (const Node* node : nodes.nodes) {
     const Value& result = *node->output();
     if (stays_inside(result, nodes)) continue;
-    const bool is_small =
-        storage_bytes(contiguous_layout(sizes_of(&result)), result.dtype) <= kMostStridedBytes;
-    wanted.push_back(is_small ? wanted_strides_of(result) : Sizes());
+    const Sizes& sizes = sizes_of(&result);
+    Sizes& strides = wanted.emplace_back();
+    if (storage_bytes(contiguous_layout(sizes), result.dtype) > kMostStridedBytes) continue;
+    strides = wanted_strides_of(result);
+    // Elements may share memory where the caller wants an expanded result.
+    if (!strides.empty() && !is_dense({sizes, strides, 0})) strides.clear();
   }
   return wanted;
 }

@@ -140,9 +140,10 @@ TEST(Steps, GroupsOnCudaWriteTheLayoutThatIsWanted) {
     backward: f = Mul (b, dy)
     backward: dw = Cast<to=f32> (f)
   })");
-  const auto copied = [&](Device device, int64_t n) {
+  const auto copied = [&](Device device, int64_t n, std::vector<Sizes> output_strides = {}) {
     PlanRequest request;
     request.symbols.bind("n", n);
+    request.output_strides = std::move(output_strides);
     std::vector<std::string> names;
     const auto plan = make_plan(lower(*graph, device), request);
     for (const PlannedStep& step : plan->steps)
@@ -152,6 +153,8 @@ TEST(Steps, GroupsOnCudaWriteTheLayoutThatIsWanted) {
   EXPECT_EQ(copied(Device::CUDA, 4), (std::vector<std::string>{"c"}));
   EXPECT_EQ(copied(Device::CUDA, 200'000), (std::vector<std::string>{"a", "c", "y", "z", "dw"}));
   EXPECT_EQ(copied(Device::CPU, 4), (std::vector<std::string>{"a", "c", "y", "z", "dw"}));
+  const Sizes expanded = {0, 9, 3, 1};  // its elements share memory
+  EXPECT_EQ(copied(Device::CUDA, 4, {{}, expanded}), (std::vector<std::string>{"c", "z"}));
 }
 
 // The flattened gradient `flat` exists as soon as `dy`; the activation `b` is then free for `db`.
