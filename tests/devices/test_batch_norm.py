@@ -15,12 +15,17 @@ from tests.devices.emulated import emulated
 _LAYERS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
 _SHAPES = (
     (64, 40),
+    (700, 130),
     (6, 7),
     (3, 8, 10),
     (3, 5, 7, 3),
     (17, 64, 9, 9),
     (2, 24, 4, 4),
     (2, 8, 3, 4, 6),
+    # Parts of channels.
+    (2000, 24),
+    (40, 3, 30, 30),
+    (30, 4, 24, 26),
 )
 
 
@@ -76,13 +81,16 @@ def test_is_as_near_to_float64_as_eager(
 
 
 @emulated
-def test_an_outlier_first_does_not_spoil_the_variance(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("channels", "pixels"), [(8, 12), (2, 40)], ids=["whole", "in parts"])
+def test_an_outlier_first_does_not_spoil_the_variance(
+    monkeypatch: pytest.MonkeyPatch, channels: int, pixels: int
+) -> None:
     """Differences are taken from the first element that each thread sees."""
     monkeypatch.setenv("ORTMODULE_CUDA_EMULATION", "1")
     torch.manual_seed(0)
-    x = torch.randn(32, 8, 12, 12) + 100
+    x = torch.randn(32, channels, pixels, pixels) + 100
     x[0, :, 0, 0] = 1000
-    layer = nn.BatchNorm2d(8)
+    layer = nn.BatchNorm2d(channels)
     exact = copy.deepcopy(layer).double()(x.double())
     assert float((ORTModule(layer)(x) - exact).detach().abs().max()) < 1e-4 * float(
         exact.abs().max()
@@ -150,6 +158,8 @@ def _residual_step(
         (None, True, 7, 5),
         (torch.bfloat16, True, 8, 9),
         (torch.float16, False, 7, 5),
+        (None, False, 2, 40),
+        (torch.bfloat16, True, 2, 40),
     ],
 )
 def test_a_relu_behind_a_norm_changes_no_bit(

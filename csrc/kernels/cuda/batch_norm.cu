@@ -3,12 +3,13 @@
 // of the norm is rounded before it, and backward computes it again by the same operations.
 // Method: blocks add up parts of a channel (channel_sums.cuh), one kernel finishes the sums of all
 // parts in their order and in double, and writes a few coefficients per channel, with which the
-// last kernel goes over the elements. Bytes moved: x twice, addend and y once; dy and x twice and
-// dx once.
+// last kernel goes over the elements. Many channels of few elements take one launch instead
+// (whole_channels.cuh). Bytes moved: x twice, addend and y once; dy and x twice and dx once.
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/cuda/channel_sums.cuh"
+#include "kernels/cuda/whole_channels.cuh"
 #include "kernels/pointwise_activation.h"
 
 namespace ortmodule::cuda {
@@ -16,9 +17,6 @@ namespace {
 
 /// Of a block that finishes sums: channels by parts.
 constexpr int kFinishedChannels = kColumnThreads, kFinishedParts = 32;
-/// Numbers per channel that the last kernel reads.
-constexpr int kCoefficients = 5;
-
 // --- coefficients of channels --------------------------------------------------------------------
 /// Operands and results per channel; those that are not there are null. S: their type.
 template <class S>
@@ -42,18 +40,61 @@ __device__ __forceinline__ void move_statistic(const PerChannel<S>& p, S* to, co
   if (to && old) to[i] = stored<S>((1 - p.momentum) * number_or(old, i, 0.0) + p.momentum * batch);
 }
 
-/// y = (x - c0) c1 + c2. `length`, `count`: elements of a channel in a part, and in all.
+/// Of the sums over a channel: new statistics, and coefficients with y = (x - c0) c1 + c2.
+template <class S, class C>
+struct FinishMoments {
+  PerChannel<S> p;
+  double count;
+
+  /// `squares`: of the differences from the mean.
+  __device__ __forceinline__ void operator()(int64_t i, double mean, double squares, C* to,
+                                             int64_t stride) const {
+    const double inv = 1 / std::sqrt(squares / count + p.epsilon);
+    move_statistic(p, p.new_mean, p.old_mean, i, mean);
+    move_statistic(p, p.new_variance, p.old_variance, i, squares / (count - 1));
+    to[0] = static_cast<C>(mean);
+    // Of inv as it is saved, so that backward finds the same results.
+    const double saved = sizeof(S) < sizeof(C) ? inv : static_cast<double>(static_cast<C>(inv));
+    to[stride] = channel_factor<S, C>(saved, p.scale, i);
+    to[2 * stride] = number_or<S, C>(p.bias, i, 0);
+    store_number(p.mean, i, mean);
+    store_number(p.inv, i, inv);
+  }
+};
+
+/// The gradients of scale and bias, and coefficients with dx = c1 (dy - c2 - (x - c0) c3) and
+/// y = (x - c0) c1 + c4.
+template <class S, class C>
+struct FinishGradients {
+  PerChannel<S> p;
+  double count;
+
+  /// The sums of dy, and of its product with x - c0.
+  __device__ __forceinline__ void operator()(int64_t i, double sum, double product, C* to,
+                                             int64_t stride) const {
+    const double inv = number_or(p.known_inv, i, 1.0);
+    to[0] = number_or<S, C>(p.known_mean, i, 0);
+    to[stride] = channel_factor<S, C>(inv, p.scale, i);
+    to[2 * stride] = static_cast<C>(sum / count);
+    to[3 * stride] = static_cast<C>(product * inv * inv / count);
+    to[4 * stride] = number_or<S, C>(p.bias, i, 0);
+    store_number(p.dscale, i, product * inv);
+    store_number(p.dbias, i, sum);
+  }
+};
+
+/// `length`: elements of a channel in a part.
 template <class S, class C>
 __global__ __launch_bounds__(kFinishedChannels* kFinishedParts) void finish_moments_cuda(
-    PerChannel<S> p, const C* partials, int64_t parts, double length, double count,
-    int64_t channels, C* coefficients) {
+    FinishMoments<S, C> to, const C* partials, int64_t parts, double length, int64_t channels,
+    C* coefficients) {
   ORTM_DYNAMIC_SHARED(double, scratch);
   const int64_t i = int64_t{blockIdx.x} * kFinishedChannels + threadIdx.x;
   double sums[3] = {0, 0, 0};  // of x, of squares of means, of squared differences from means
   if (i < channels) {
 #pragma unroll 4
     for (int64_t part = threadIdx.y; part < parts; part += kFinishedParts) {
-      const double left = count - static_cast<double>(part) * length;
+      const double left = to.count - static_cast<double>(part) * length;
       const double n = left < length ? left : length;
       const double mean = static_cast<double>(partials[part * 2 * channels + i]);
       sums[0] += n * mean;
@@ -63,26 +104,14 @@ __global__ __launch_bounds__(kFinishedChannels* kFinishedParts) void finish_mome
   }
   add_over_rows<kFinishedParts>(sums, scratch);
   if (threadIdx.y > 0 || i >= channels) return;
-  const double mean = sums[0] / count;
+  const double mean = sums[0] / to.count;
   const double between = sums[1] - sums[0] * mean;
-  const double squares = sums[2] + (between > 0 ? between : 0);
-  const double inv = 1 / std::sqrt(squares / count + p.epsilon);
-  move_statistic(p, p.new_mean, p.old_mean, i, mean);
-  move_statistic(p, p.new_variance, p.old_variance, i, squares / (count - 1));
-  coefficients[i] = static_cast<C>(mean);
-  // Of inv as it is saved, so that backward finds the same results.
-  const double saved = sizeof(S) < sizeof(C) ? inv : static_cast<double>(static_cast<C>(inv));
-  coefficients[channels + i] = channel_factor<S, C>(saved, p.scale, i);
-  coefficients[2 * channels + i] = number_or<S, C>(p.bias, i, 0);
-  store_number(p.mean, i, mean);
-  store_number(p.inv, i, inv);
+  to(i, mean, sums[2] + (between > 0 ? between : 0), coefficients + i, channels);
 }
 
-/// dx = c1 (dy - c2 - (x - c0) c3), y = (x - c0) c1 + c4, and the gradients of scale and bias.
 template <class S, class C>
 __global__ __launch_bounds__(kFinishedChannels* kFinishedParts) void finish_gradients_cuda(
-    PerChannel<S> p, const C* partials, int64_t parts, double count, int64_t channels,
-    C* coefficients) {
+    FinishGradients<S, C> to, const C* partials, int64_t parts, int64_t channels, C* coefficients) {
   ORTM_DYNAMIC_SHARED(double, scratch);
   const int64_t i = int64_t{blockIdx.x} * kFinishedChannels + threadIdx.x;
   double sums[2] = {0, 0};
@@ -95,14 +124,7 @@ __global__ __launch_bounds__(kFinishedChannels* kFinishedParts) void finish_grad
   }
   add_over_rows<kFinishedParts>(sums, scratch);
   if (threadIdx.y > 0 || i >= channels) return;
-  const double inv = number_or(p.known_inv, i, 1.0);
-  coefficients[i] = number_or<S, C>(p.known_mean, i, 0);
-  coefficients[channels + i] = channel_factor<S, C>(inv, p.scale, i);
-  coefficients[2 * channels + i] = static_cast<C>(sums[0] / count);
-  coefficients[3 * channels + i] = static_cast<C>(sums[1] * inv * inv / count);
-  coefficients[4 * channels + i] = number_or<S, C>(p.bias, i, 0);
-  store_number(p.dscale, i, sums[1] * inv);
-  store_number(p.dbias, i, sums[0]);
+  to(i, sums[0], sums[1], coefficients + i, channels);
 }
 
 dim3 finishing_block() { return dim3(kFinishedChannels, kFinishedParts); }
@@ -120,6 +142,8 @@ struct Normalize {
   static constexpr int kUsed = 3;
   const T *x, *addend;
   T* y;
+
+  __device__ __forceinline__ explicit operator bool() const { return true; }
 
   template <int kCount>
   __device__ __forceinline__ void operator()(int64_t at, const C (&c)[kUsed][kCount]) const {
@@ -142,6 +166,8 @@ struct Differentiate {
   static constexpr int kUsed = kRelu ? 5 : 4;
   const T *dy, *x;
   T* dx;
+
+  __device__ __forceinline__ explicit operator bool() const { return dx; }
 
   template <int kCount>
   __device__ __forceinline__ void operator()(int64_t at, const C (&c)[kUsed][kCount]) const {
@@ -224,17 +250,17 @@ struct Workspace {
 
   Workspace(void* memory, const ChannelShape& s)
       : coefficients(static_cast<C*>(memory)),
-        partials(coefficients + kCoefficients * s.channels) {}
+        partials(coefficients + kMostCoefficients * s.channels) {}
 };
 
 template <size_t kTensor>
 size_t workspace_bytes(const StepFacts& facts) {
   const OperandFacts& x = facts.inputs[kTensor];
   const ChannelShape s(x.layout);
-  if (s.count() == 0) return 0;
+  if (s.count() == 0 || fits_whole(s, size_of(x.dtype))) return 0;
   const size_t width = size_of(compute_dtype(x.dtype));
   const ChannelParts parts(s, static_cast<int>(kVectorBytes / size_of(x.dtype)));
-  return static_cast<size_t>((kCoefficients + 2 * parts.count) * s.channels) * width;
+  return static_cast<size_t>((kMostCoefficients + 2 * parts.count) * s.channels) * width;
 }
 
 /// Whether the kernels may move vectors of T.
@@ -247,10 +273,7 @@ template <class T, class S, int kCount, Behind kBehind>
 void normalize(const KernelArgs& args, const ChannelShape& s) {
   using C = ComputeOf<T>;
   const Attrs& attrs = args.facts.node().attrs;
-  const Workspace<C> w(args.workspace, s);
-  const ChannelParts parts(s, kVectorCount<T>);
   const T* const x = args.in[0].as<T>();
-  launch_sums<MomentsOf<T>, kCount>(args, {x}, s, parts, w.partials);
   PerChannel<S> p;
   p.scale = data_or_null<S>(args.in, 1);
   p.bias = data_or_null<S>(args.in, 2);
@@ -262,20 +285,23 @@ void normalize(const KernelArgs& args, const ChannelShape& s) {
   p.inv = data_or_null<S>(args.out, 4);
   p.epsilon = attrs.number("epsilon");
   p.momentum = attrs.number("momentum");
+  const FinishMoments<S, C> finish{p, static_cast<double>(s.count())};
+  const Normalize<T, kBehind> map{x, data_or_null<T>(args.in, kAddend), args.out[0].as<T>()};
+  if (fits_whole(s, sizeof(T)))
+    return launch_whole<Normalize<T, kBehind>, kCount>(args, MomentsOf<T>{x}, finish, map, s);
+  const Workspace<C> w(args.workspace, s);
+  const ChannelParts parts(s, kVectorCount<T>);
+  launch_sums<MomentsOf<T>, kCount>(args, {x}, s, parts, w.partials);
   ORTM_LAUNCH((finish_moments_cuda<S, C>), grid_of(blocks_for(s.channels, kFinishedChannels)),
-              finishing_block(), finishing_bytes(3), args.context, p, w.partials, parts.count,
-              static_cast<double>(parts.length * s.pixels), static_cast<double>(s.count()),
-              s.channels, w.coefficients);
-  const T* const addend = data_or_null<T>(args.in, kAddend);
-  launch_map<Normalize<T, kBehind>, kCount>(args, {x, addend, args.out[0].as<T>()}, s,
-                                            w.coefficients);
+              finishing_block(), finishing_bytes(3), args.context, finish, w.partials, parts.count,
+              static_cast<double>(parts.length * s.pixels), s.channels, w.coefficients);
+  launch_map<Normalize<T, kBehind>, kCount>(args, map, s, w.coefficients);
 }
 
 template <class T, class S, int kCount, bool kRelu>
 void differentiate(const KernelArgs& args, const ChannelShape& s) {
   using C = ComputeOf<T>;
-  const Workspace<C> w(args.workspace, s);
-  const ChannelParts parts(s, kVectorCount<T>);
+  using Sums = GradientSumsOf<T, S, kRelu>;
   const T *const dy = args.in[0].as<T>(), *const x = args.in[1].as<T>();
   PerChannel<S> p;
   p.scale = data_or_null<S>(args.in, 2);
@@ -285,13 +311,18 @@ void differentiate(const KernelArgs& args, const ChannelShape& s) {
   p.known_inv = inv.as<S>();
   p.dscale = data_or_null<S>(args.out, 1);
   p.dbias = data_or_null<S>(args.out, 2);
-  launch_sums<GradientSumsOf<T, S, kRelu>, kCount>(
-      args, {dy, x, p.known_mean, p.known_inv, p.scale, p.bias}, s, parts, w.partials);
+  const Sums sums{dy, x, p.known_mean, p.known_inv, p.scale, p.bias};
+  const FinishGradients<S, C> finish{p, static_cast<double>(s.count())};
+  const Differentiate<T, kRelu> map{dy, x, data_or_null<T>(args.out, 0)};
+  if (fits_whole(s, sizeof(T)))
+    return launch_whole<Differentiate<T, kRelu>, kCount>(args, sums, finish, map, s);
+  const Workspace<C> w(args.workspace, s);
+  const ChannelParts parts(s, kVectorCount<T>);
+  launch_sums<Sums, kCount>(args, sums, s, parts, w.partials);
   ORTM_LAUNCH((finish_gradients_cuda<S, C>), grid_of(blocks_for(s.channels, kFinishedChannels)),
-              finishing_block(), finishing_bytes(2), args.context, p, w.partials, parts.count,
-              static_cast<double>(s.count()), s.channels, w.coefficients);
-  if (T* const dx = data_or_null<T>(args.out, 0))
-    launch_map<Differentiate<T, kRelu>, kCount>(args, {dy, x, dx}, s, w.coefficients);
+              finishing_block(), finishing_bytes(2), args.context, finish, w.partials, parts.count,
+              s.channels, w.coefficients);
+  if (map.dx) launch_map<Differentiate<T, kRelu>, kCount>(args, map, s, w.coefficients);
 }
 
 /// body.template operator()<T, S>(): the types of x and of what is there per channel.
