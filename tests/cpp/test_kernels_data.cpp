@@ -324,6 +324,31 @@ TEST(Concat, JoinsAnyLayouts) {
   }
 }
 
+// Eleven operands in three layouts; neighbours of one layout share launches.
+TEST(Concat, JoinsManyOperandsThatLieAlike) {
+  constexpr int64_t kRows = 3, kColumns = 8, kOperands = 11;
+  for (int64_t axis : {0, 1}) {
+    std::vector<Tensor> operands;
+    for (int64_t i = 0; i < kOperands; ++i)
+      operands.push_back(Tensor::random(DType::BFloat16, {kRows, kColumns}, 7 + i, -2, 2,
+                                        i == 9 ? Sizes{1, kRows} : Sizes{kColumns, 1}));
+    std::vector<Tensor*> in;
+    for (Tensor& operand : operands) in.push_back(&operand);
+    const bool below = axis == 0;
+    Tensor y(DType::BFloat16,
+             below ? Sizes{kRows * kOperands, kColumns} : Sizes{kRows, kColumns * kOperands});
+    std::vector<double> expected;
+    for (int64_t row = 0; row < y.sizes()[0]; ++row)
+      for (int64_t column = 0; column < y.sizes()[1]; ++column) {
+        const int64_t operand = below ? row / kRows : column / kColumns;
+        expected.push_back(
+            operands[static_cast<size_t>(operand)].get(row % kRows * kColumns + column % kColumns));
+      }
+    run_op("Concat", {{"axis", axis}}, in, {&y},
+           [&] { expect_close(y, expected, 0, 0, "Concat"); });
+  }
+}
+
 TEST(Pad, SurroundsWithAValue) {
   for (DType dtype : kTypes) {
     Tensor x = Tensor::random(dtype, {2, 3}, 9, -50, 50, {1, 2}), y(dtype, {2 + 1 + 2, 3 - 1 + 4});

@@ -35,10 +35,20 @@ struct CopySpace {
   }
 };
 
+/// The pairs of a launch, by blockIdx.y.
+template <class T>
+struct CopyPairs {
+  T* to[kCopiesOfLaunch];
+  const T* from[kCopiesOfLaunch];
+};
+
 template <class T>
 __global__ __launch_bounds__(kThreads) void strided_copy_cuda(ORTM_GRID_CONSTANT(CopySpace) space,
-                                                              T* to, const T* from,
+                                                              ORTM_GRID_CONSTANT(CopyPairs<T>)
+                                                                  pairs,
                                                               uint32_t total) {
+  T* const to = pairs.to[blockIdx.y];
+  const T* const from = pairs.from[blockIdx.y];
   const uint32_t first = blockIdx.x * (kThreads * kEach) + threadIdx.x;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {
@@ -123,26 +133,33 @@ void run_transpose(const StridedCopy& copy, T* to, const T* from, const KernelCo
 }
 
 template <class T>
-void run_general(const IterationSpace& space, T* to, const T* from, const KernelContext& context) {
-  for_each_part(space,
-                [&](const Coords& sizes, const std::vector<int64_t>& offsets, int64_t total) {
-                  ORTM_LAUNCH(strided_copy_cuda<T>, grid_of(blocks_for(total, kThreads * kEach)),
-                              kThreads, 0, context, copy_space(space, sizes), to + offsets[0],
-                              from + offsets[1], static_cast<uint32_t>(total));
-                });
+void run_general(const IterationSpace& space, std::span<const CopyAddresses> at,
+                 const KernelContext& context) {
+  for_each_part(
+      space, [&](const Coords& sizes, const std::vector<int64_t>& offsets, int64_t total) {
+        CopyPairs<T> pairs{};
+        for (size_t i = 0; i < at.size(); ++i) {
+          pairs.to[i] = static_cast<T*>(at[i].to) + offsets[0];
+          pairs.from[i] = static_cast<const T*>(at[i].from) + offsets[1];
+        }
+        ORTM_LAUNCH(strided_copy_cuda<T>,
+                    grid_of(blocks_for(total, kThreads * kEach), static_cast<int64_t>(at.size())),
+                    kThreads, 0, context, copy_space(space, sizes), pairs,
+                    static_cast<uint32_t>(total));
+      });
 }
 
 // The widest word in which runs along the last dimension can be moved, and the space in words.
-int64_t widen(IterationSpace& space, int64_t element_bytes, const void* to, const void* from) {
+int64_t widen(IterationSpace& space, int64_t element_bytes, std::span<const CopyAddresses> at) {
   const int last = space.rank - 1;
   if (space.strides[0][last] != 1 || space.strides[1][last] != 1) return element_bytes;
   int64_t bytes = element_bytes;
+  uintptr_t addresses = 0;
+  for (const CopyAddresses& a : at)
+    addresses |= reinterpret_cast<uintptr_t>(a.to) | reinterpret_cast<uintptr_t>(a.from);
   const auto fits = [&](int64_t wider) {
     const int64_t factor = wider / element_bytes;
-    bool all = space.sizes[last] % factor == 0 &&
-               (reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from)) %
-                       static_cast<uintptr_t>(wider) ==
-                   0;
+    bool all = space.sizes[last] % factor == 0 && addresses % static_cast<uintptr_t>(wider) == 0;
     for (const Coords& strides : space.strides)
       for (int d = 0; d < last; ++d) all = all && strides[d] % factor == 0;
     return all;
@@ -192,25 +209,35 @@ StridedCopy make_copy(const Sizes& sizes, const Sizes& to, const Sizes& from,
 }
 
 void run_copy(const StridedCopy& copy, void* to, const void* from, const KernelContext& context) {
+  const CopyAddresses at{to, from};
+  run_copies(copy, {&at, 1}, context);
+}
+
+void run_copies(const StridedCopy& copy, std::span<const CopyAddresses> at,
+                const KernelContext& context) {
   if (copy.total == 0) return;
-  if (copy.linear) {
-    check_launch("strided_copy",
-                 cudaMemcpyAsync(to, from, static_cast<size_t>(copy.total * copy.element_bytes),
-                                 cudaMemcpyDeviceToDevice, stream_of(context)));
+  if (copy.linear && at.size() == 1) {
+    check_launch(
+        "strided_copy",
+        cudaMemcpyAsync(at[0].to, at[0].from, static_cast<size_t>(copy.total * copy.element_bytes),
+                        cudaMemcpyDeviceToDevice, stream_of(context)));
     return;
   }
   if (copy.source_dim >= 0 && copy.element_bytes <= 8) {
-    dispatch_width(static_cast<size_t>(copy.element_bytes), [&]<class T> {
-      if constexpr (sizeof(T) <= 8)
-        run_transpose(copy, static_cast<T*>(to), static_cast<const T*>(from), context);
-    });
+    for (const CopyAddresses& a : at)
+      dispatch_width(static_cast<size_t>(copy.element_bytes), [&]<class T> {
+        if constexpr (sizeof(T) <= 8)
+          run_transpose(copy, static_cast<T*>(a.to), static_cast<const T*>(a.from), context);
+      });
     return;
   }
-  IterationSpace space = copy.space;
-  const int64_t bytes = widen(space, copy.element_bytes, to, from);
-  dispatch_width(static_cast<size_t>(bytes), [&]<class T> {
-    run_general(space, static_cast<T*>(to), static_cast<const T*>(from), context);
-  });
+  for (size_t first = 0; first < at.size(); first += kCopiesOfLaunch) {
+    const auto together = at.subspan(first, std::min(kCopiesOfLaunch, at.size() - first));
+    IterationSpace space = copy.space;
+    const int64_t bytes = widen(space, copy.element_bytes, together);
+    dispatch_width(static_cast<size_t>(bytes),
+                   [&]<class T> { run_general<T>(space, together, context); });
+  }
 }
 
 void fill(const TensorView& view, double value, const KernelContext& context) {

@@ -2,6 +2,8 @@
 // they hold no device code of their own and are compiled by the C++ compiler.
 #pragma once
 
+#include <span>
+
 #include "kernels/iteration.h"
 #include "kernels/kernel.h"
 
@@ -20,6 +22,16 @@ StridedCopy make_copy(const Sizes& sizes, const Sizes& to, const Sizes& from, si
 
 /// Enqueues the copy. Destination and source must not overlap.
 void run_copy(const StridedCopy& copy, void* to, const void* from, const KernelContext& context);
+
+/// The same copy between several pairs of addresses, none of which overlap: in one launch for each
+/// kCopiesOfLaunch, unless it transposes.
+struct CopyAddresses {
+  void* to;
+  const void* from;
+};
+inline constexpr size_t kCopiesOfLaunch = 8;
+void run_copies(const StridedCopy& copy, std::span<const CopyAddresses> at,
+                const KernelContext& context);
 
 /// Fills the tensor's memory, which is dense, with `value` rounded to its type (complex: zero
 /// only).
