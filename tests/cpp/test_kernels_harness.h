@@ -35,8 +35,11 @@ class Tensor {
     layout_.strides = strides.empty() ? contiguous_strides(sizes) : std::move(strides);
     layout_.sizes = std::move(sizes);
     storage_.resize(static_cast<size_t>(extent(layout_)) * size_of(dtype) / 64 + 1);
-    std::memset(static_cast<void*>(storage_.data()), 0x5a, storage_.size() * 64);
+    forget();
   }
+
+  /// Overwrites all elements.
+  void forget() { std::memset(static_cast<void*>(storage_.data()), 0x5a, storage_.size() * 64); }
 
   static Tensor of(DType dtype, Sizes sizes, const std::vector<double>& values) {
     Tensor t(dtype, std::move(sizes));
@@ -198,12 +201,15 @@ inline const ParallelFor two_threads(&run_on_two_threads, nullptr);
 
 inline constexpr uint64_t kSeed = 0x9E3779B97F4A7C15ull;
 
-/// Runs one kernel; absent operands are null.
+/// Runs one kernel; absent operands are null. What is in results that are no operands is forgotten
+/// first, so that none has the elements of another kernel.
 inline void run_kernel(const KernelDef& def, const StepFacts& facts, const std::vector<Tensor*>& in,
                        const std::vector<Tensor*>& out, ParallelFor parallel_for = {}) {
   std::vector<TensorView> in_views, out_views;
   for (Tensor* t : in) in_views.push_back(t ? t->view() : TensorView{});
   for (Tensor* t : out) out_views.push_back(t ? t->view() : TensorView{});
+  for (Tensor* t : out)
+    if (t && std::find(in.begin(), in.end(), t) == in.end()) t->forget();
   const size_t bytes = def.workspace_bytes ? def.workspace_bytes(facts) : 0;
   std::vector<std::byte> workspace(bytes + 128, std::byte{0xa5});
   const uintptr_t address = reinterpret_cast<uintptr_t>(workspace.data());
