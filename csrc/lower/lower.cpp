@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "base/error.h"
 #include "base/typed_id.h"
@@ -167,7 +168,10 @@ class Grouper {
   std::vector<StepNodes> run(bool join) {
     for (ItemId id : items_.ids())
       if (join && items_[id].pointwise && items_[id].nodes.size() == 1) join_producers(id);
-    if (join && launches_) join_alike();
+    if (join && launches_) {
+      join_early();
+      join_returned();
+    }
     std::vector<StepNodes> steps;
     for (StepNodes& item : items_)
       if (!item.nodes.empty()) steps.push_back(std::move(item));
@@ -177,6 +181,7 @@ class Grouper {
  private:
   static constexpr size_t kMostNodes = 24;
   static constexpr size_t kMostOperands = 12;
+  static constexpr int64_t kMostReturnedElements = 16384;  // of a bias, not of a weight
 
   ItemId item_of(const Node* node) const {
     const auto id = static_cast<size_t>(node->id());
@@ -209,21 +214,52 @@ class Grouper {
 
   // Merges steps that could run at the start and are alike: the casts of weights under autocast,
   // the counters of batch norms. Each would be a launch of its own.
-  void join_alike() {
+  void join_early() {
     std::map<std::string, ItemId> open;
     for (ItemId id : items_.ids()) {
       if (!can_run_early(items_[id])) continue;
-      const Node& node = *items_[id].nodes[0];
-      const Value& result = *node.output();
-      const std::string kind = str(node.op, " ", name_of(result.dtype), dims_text(result.dims));
-      const auto [found, is_new] = open.emplace(kind, id);
+      const auto [found, is_new] = open.emplace(kind_of(items_[id]), id);
       if (is_new) continue;
       const ItemId first = found->second;
-      if (items_[first].nodes.size() < kMostNodes && operand_count(first, id) <= kMostOperands)
+      if (has_room(first, id))
         move_into(first, id);
       else
         found->second = id;
     }
+  }
+
+  // Merges steps with small results that are only returned and are alike into the last of them,
+  // which keeps the operands of all until then: the casts of biases' gradients under autocast.
+  void join_returned() {
+    std::map<std::string, ItemId> open;
+    for (ItemId id : items_.ids()) {
+      if (!is_returned(items_[id])) continue;
+      const auto [found, is_new] = open.emplace(kind_of(items_[id]), id);
+      if (is_new) continue;
+      const ItemId first = std::exchange(found->second, id);
+      if (has_room(first, id)) move_into(id, first);
+    }
+  }
+
+  static std::string kind_of(const StepNodes& item) {
+    const Node& node = *item.nodes[0];
+    const Value& result = *node.output();
+    return str(node.op, " ", name_of(result.dtype), dims_text(result.dims));
+  }
+
+  bool has_room(ItemId a, ItemId b) const {
+    return items_[a].nodes.size() + items_[b].nodes.size() <= kMostNodes &&
+           operand_count(a, b) <= kMostOperands;
+  }
+
+  // One op in backward with a small result that nothing reads.
+  static bool is_returned(const StepNodes& item) {
+    if (!item.pointwise || item.nodes.size() != 1) return false;
+    const Node& node = *item.nodes[0];
+    const Value& result = *node.output();
+    const DimExpr count = product(result.dims);
+    return node.region == Region::Backward && result.is_graph_output() && result.uses().empty() &&
+           count.is_constant() && count.value() <= kMostReturnedElements;
   }
 
   // One op on inputs of the graph, whose result is kept to the end of forward anyway.

@@ -99,6 +99,18 @@ TEST(StepForms, PlansOfOtherSizesShareStepsOfTheSameSizes) {
   EXPECT_NE(of(*first, "a"), of(*other, "a")) << "of another graph";
 }
 
+/// The results of each pointwise step, joined.
+std::vector<std::string> pointwise_steps(const Graph& graph, Device device) {
+  std::vector<std::string> steps;
+  for (const StepNodes& step : lower(graph, device, {}).steps) {
+    if (!step.pointwise) continue;
+    std::string names;
+    for (const Node* node : step.nodes) names += node->output()->name;
+    steps.push_back(names);
+  }
+  return steps;
+}
+
 // The casts of weights under autocast, and the counters of batch norms: a launch each otherwise.
 // The cast `t` is not kept, `u` has other sizes.
 TEST(Steps, AlikeOnesOfParametersAreOneOnCuda) {
@@ -115,18 +127,34 @@ TEST(Steps, AlikeOnesOfParametersAreOneOnCuda) {
     backward: dv = FusedMatMul<transB=1> (dr, e)
     backward: dw = FusedMatMul<transB=1> (dr, a)
   })");
-  const auto steps_of = [&](Device device) {
-    std::vector<std::string> steps;
-    for (const StepNodes& step : lower(*graph, device, {}).steps) {
-      if (!step.pointwise) continue;
-      std::string names;
-      for (const Node* node : step.nodes) names += node->output()->name;
-      steps.push_back(names);
-    }
-    return steps;
-  };
-  EXPECT_EQ(steps_of(Device::CUDA), (std::vector<std::string>{"ij", "ab", "t", "u"}));
-  EXPECT_EQ(steps_of(Device::CPU).size(), 6U);
+  EXPECT_EQ(pointwise_steps(*graph, Device::CUDA),
+            (std::vector<std::string>{"ij", "ab", "t", "u"}));
+  EXPECT_EQ(pointwise_steps(*graph, Device::CPU).size(), 6U);
+}
+
+// The casts of biases' gradients under autocast: each waits for the next of its kind. Weights like
+// `p` and `q` would take memory until then, and `k` is read.
+TEST(Steps, SmallAlikeOnesThatAreOnlyReturnedAreOneOnCuda) {
+  const auto graph = parsed(R"(g (x: f32[4,4], e: bf16[4097,4], u: param grad f32[4,4],
+      v: param grad f32[4,4], w: param grad f32[4,4], r: param grad f32[4097,4],
+      s: param grad f32[4097,4], dy: dy 0 f32[4,4])
+      => (y, grad 2: a, grad 3: b, grad 4: c, grad 5: p, grad 6: q) {
+    y = Softmax<axis=1> (x)
+    backward: k = Cast<to=bf16> (dy)
+    backward: l = Softmax<axis=0> (k)
+    backward: a = Cast<to=f32> (l)
+    backward: m = Softmax<axis=1> (l)
+    backward: b = Cast<to=f32> (m)
+    backward: n = Softmax<axis=0> (m)
+    backward: c = Cast<to=f32> (n)
+    backward: f = Softmax<axis=0> (e)
+    backward: p = Cast<to=f32> (f)
+    backward: h = Softmax<axis=1> (e)
+    backward: q = Cast<to=f32> (h)
+  })");
+  EXPECT_EQ(pointwise_steps(*graph, Device::CUDA),
+            (std::vector<std::string>{"k", "cba", "p", "q"}));
+  EXPECT_EQ(pointwise_steps(*graph, Device::CPU).size(), 6U);
 }
 
 // A weight's cast is written channels-last, an output and a gradient row-major: a copy would be a
