@@ -181,7 +181,7 @@ class Grouper {
  private:
   static constexpr size_t kMostNodes = 24;
   static constexpr size_t kMostOperands = 12;
-  static constexpr int64_t kMostReturnedElements = 16384;  // of a bias, not of a weight
+  static constexpr int64_t kMostSmallElements = 16384;  // of a bias, not of a weight
 
   ItemId item_of(const Node* node) const {
     const auto id = static_cast<size_t>(node->id());
@@ -247,6 +247,11 @@ class Grouper {
     return str(node.op, " ", name_of(result.dtype), dims_text(result.dims));
   }
 
+  static bool is_small(const Value& value) {
+    const DimExpr count = product(value.dims);
+    return count.is_constant() && count.value() <= kMostSmallElements;
+  }
+
   bool has_room(ItemId a, ItemId b) const {
     return items_[a].nodes.size() + items_[b].nodes.size() <= kMostNodes &&
            operand_count(a, b) <= kMostOperands;
@@ -257,18 +262,18 @@ class Grouper {
     if (!item.pointwise || item.nodes.size() != 1) return false;
     const Node& node = *item.nodes[0];
     const Value& result = *node.output();
-    const DimExpr count = product(result.dims);
     return node.region == Region::Backward && result.is_graph_output() && result.uses().empty() &&
-           count.is_constant() && count.value() <= kMostReturnedElements;
+           is_small(result);
   }
 
-  // One op on inputs of the graph, whose result is kept to the end of forward anyway.
+  // One op on inputs of the graph, whose result is kept to the end of forward anyway or is small.
   static bool can_run_early(const StepNodes& item) {
     if (!item.pointwise || item.nodes.size() != 1) return false;
     const Node& node = *item.nodes[0];
     for (const Value* input : node.inputs())
       if (input && input->producer()) return false;
-    return node.region == Region::Forward && is_kept(*node.output());
+    const Value& result = *node.output();
+    return node.region == Region::Forward && (is_kept(result) || is_small(result));
   }
 
   // Whether forward keeps the value, or a view of it, for the caller or for backward.
@@ -286,10 +291,27 @@ class Grouper {
     const StepNodes& b = items_[to];
     if (!a.pointwise || !b.pointwise) return false;
     if (a.nodes.size() + b.nodes.size() > kMostNodes) return false;
-    if (a.nodes[0]->output()->dims != b.nodes[0]->output()->dims) return false;
+    if (dims_of(a) != dims_of(b) && !(launches_ && is_spread_cast(a, b))) return false;
     if (operand_count(from, to) > kMostOperands) return false;
     if (waits_for_terms(from, to)) return false;
     return sinkable(from, to) || hoistable(from, to);
+  }
+
+  // A cast whose result is spread out is never the last node of a group.
+  static const Dims& dims_of(const StepNodes& item) { return item.nodes.back()->output()->dims; }
+
+  // Whether `a` converts what `b` alone reads and spreads out, as the bias of a layer under
+  // autocast: it is converted for each element then.
+  static bool is_spread_cast(const StepNodes& a, const StepNodes& b) {
+    if (a.nodes.size() != 1 || a.nodes[0]->op != "Cast") return false;
+    const Value& result = *a.nodes[0]->output();
+    if (result.uses().empty() || !stays_inside(result, b)) return false;
+    const Dims &small = result.dims, &large = dims_of(b);
+    if (small.size() > large.size()) return false;
+    const size_t missing = large.size() - small.size();
+    for (size_t d = 0; d < small.size(); ++d)
+      if (small[d] != DimExpr(1) && small[d] != large[missing + d]) return false;
+    return true;
   }
 
   size_t operand_count(ItemId a, ItemId b) const {

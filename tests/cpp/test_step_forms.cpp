@@ -112,10 +112,11 @@ std::vector<std::string> pointwise_steps(const Graph& graph, Device device) {
 }
 
 // The casts of weights under autocast, and the counters of batch norms: a launch each otherwise.
-// The cast `t` is not kept, `u` has other sizes.
+// The cast `t` is large and not kept, `u` has other sizes.
 TEST(Steps, AlikeOnesOfParametersAreOneOnCuda) {
-  const auto graph = parsed(R"(g (x: bf16[4,4], w: param grad f32[4,4], v: param grad f32[4,4],
-      o: f32[4,4], p: param grad f32[4,8], n: i64[], m: i64[], dz: dy 0 bf16[4,8])
+  const auto graph =
+      parsed(R"(g (x: bf16[256,256], w: param grad f32[256,256], v: param grad f32[256,256],
+      o: f32[256,256], p: param grad f32[256,8], n: i64[], m: i64[], dz: dy 0 bf16[256,8])
       => (z, i, j, grad 1: dw, grad 2: dv, grad 4: dp) {
     i = Add (n, 1)
     a = Cast<to=bf16> (w); y = MatMul (x, a); t = Cast<to=bf16> (o); q = MatMul (y, t)
@@ -130,6 +131,19 @@ TEST(Steps, AlikeOnesOfParametersAreOneOnCuda) {
   EXPECT_EQ(pointwise_steps(*graph, Device::CUDA),
             (std::vector<std::string>{"ij", "ab", "t", "u"}));
   EXPECT_EQ(pointwise_steps(*graph, Device::CPU).size(), 6U);
+}
+
+// Casts of biases: `b` is converted where it is spread out; `c` and `d` are read by products, and
+// small, so that keeping them until then costs nothing.
+TEST(Steps, CastsOfBiasesAreNoStepsOfTheirOwnOnCuda) {
+  const auto graph = parsed(R"(g (x: bf16[8,4], w: bf16[4,4], p: f32[4], q: f32[4], r: f32[4])
+      => (y) {
+    b = Cast<to=bf16> (p); s = MatMul (x, w); t = Add (s, b); u = Relu (t)
+    c = Cast<to=bf16> (q); v = Gemm (u, w, c)
+    d = Cast<to=bf16> (r); y = Gemm (v, w, d)
+  })");
+  EXPECT_EQ(pointwise_steps(*graph, Device::CUDA), (std::vector<std::string>{"btu", "cd"}));
+  EXPECT_EQ(pointwise_steps(*graph, Device::CPU), (std::vector<std::string>{"b", "tu", "c", "d"}));
 }
 
 // The casts of biases' gradients under autocast: each waits for the next of its kind. Weights like
