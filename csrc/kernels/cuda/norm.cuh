@@ -432,17 +432,22 @@ __global__ __launch_bounds__(
   }
 }
 
-/// out[c] = sum over parts of partials[part * stride + c].
+/// out[c] = sum over parts of partials[part][s][c], for each sum s of `sums`: `first` gets that of
+/// blockIdx.y 0, `second` that of 1; what is null is left out.
 template <class T>
 __global__ __launch_bounds__(kColumnThreads* kRowThreads) void add_partials_cuda(
-    const ComputeOf<T>* partials, int64_t parts, int64_t stride, int64_t columns, T* out) {
+    const ComputeOf<T>* partials, int64_t parts, int64_t sums, int64_t columns, T* first,
+    T* second) {
   ORTM_DYNAMIC_SHARED(double, scratch);
+  T* const out = blockIdx.y == 0 ? first : second;
+  if (!out) return;
+  partials += blockIdx.y * columns;
   const int64_t column = int64_t{blockIdx.x} * kColumnThreads + threadIdx.x;
   double sum[1] = {0};
   if (column < columns) {
 #pragma unroll 16
     for (int64_t part = threadIdx.y; part < parts; part += kRowThreads)
-      sum[0] += static_cast<double>(partials[part * stride + column]);
+      sum[0] += static_cast<double>(partials[part * sums * columns + column]);
   }
   add_over_rows(sum, scratch);
   if (threadIdx.y == 0 && column < columns) out[column] = stored<T>(sum[0]);
@@ -509,13 +514,10 @@ void launch_norm_backward(const KernelArgs& args, Backward b) {
     launch_norm_backward_in_passes<kCount, kCentered, kAdds>(args, b, sums);
   }
   const int64_t parts = gradient_parts({b.rows, b.columns}, sizeof(C));
-  T* const results[] = {b.dscale, b.dbias};
-  for (int s = 0; s < kSums; ++s)
-    if (results[s])
-      ORTM_LAUNCH(add_partials_cuda<T>, grid_of(blocks_for(b.columns, kColumnThreads)),
-                  dim3(kColumnThreads, kRowThreads), sizeof(double) * kColumnThreads * kRowThreads,
-                  args.context, b.partials + s * b.columns, parts, kSums * b.columns, b.columns,
-                  results[s]);
+  if (sums)
+    ORTM_LAUNCH(add_partials_cuda<T>, grid_of(blocks_for(b.columns, kColumnThreads), kSums),
+                dim3(kColumnThreads, kRowThreads), sizeof(double) * kColumnThreads * kRowThreads,
+                args.context, b.partials, parts, kSums, b.columns, b.dscale, b.dbias);
 }
 
 template <bool kCentered, class Backward>
