@@ -52,6 +52,7 @@ def single(
 
 
 IMAGE = real(2, 3, 6, 7)
+BOUNDS = np.array([0, 1, 5, 9], "int32")
 # A token of each of four beams, and caches of twelve.
 STEP = [real(4, 1, 32, seed=seed) for seed in (1, 2, 3)]
 DECODED = [real(4, 4, 12, 8, seed=seed) for seed in (4, 5)]
@@ -155,6 +156,36 @@ CASES: dict[str, tuple[bytes, dict[str, Any]]] = {
         2,
         domain=MICROSOFT,
         channels_last=1,
+    ),
+    **{
+        f"VarlenCausalConvWithState {name}": single(
+            "VarlenCausalConvWithState",
+            [real(9, 6), real(6, 1, 3, seed=2), BOUNDS, *operands],
+            outputs,
+            domain=MICROSOFT,
+            **attributes,
+        )
+        for name, operands, outputs, attributes in (
+            ("", [None, real(3, 6, 2, seed=4)], 2, {}),
+            (
+                "that is bent",
+                [real(6, seed=3), real(3, 6, 4, seed=4)],
+                2,
+                {"activation": "silu", "dilation": 2},
+            ),
+            (
+                "that captures",
+                [None, real(3, 6, 2, seed=4), np.array([5, 0, 2], "int32")],
+                3,
+                {"state_update_capacity": 4},
+            ),
+        )
+    },
+    "VarlenCausalConvWithState of single places": single(
+        "VarlenCausalConvWithState",
+        [real(9, 6), real(6, 1, 1, seed=2), BOUNDS, None, real(3, 6, 0)],
+        2,
+        domain=MICROSOFT,
     ),
     "MRotaryEmbedding": single(
         "MRotaryEmbedding",
