@@ -53,6 +53,10 @@ def single(
 
 IMAGE = real(2, 3, 6, 7)
 BOUNDS = np.array([0, 1, 5, 9], "int32")
+# Words of two, five, six and one letters, with a gap in one.
+LETTERS = np.array(
+    [[3, 1, 0, 0, 0, 0], [2, 5, 0, 8, 1, 1], [1, 2, 3, 4, 5, 6], [7, 0, 0, 0, 0, 0]], "int32"
+)
 # A token of each of four beams, and caches of twelve.
 STEP = [real(4, 1, 32, seed=seed) for seed in (1, 2, 3)]
 DECODED = [real(4, 4, 12, 8, seed=seed) for seed in (4, 5)]
@@ -328,6 +332,12 @@ CASES: dict[str, tuple[bytes, dict[str, Any]]] = {
     "UnfoldTensor": single(
         "UnfoldTensor", [real(3, 7, 2)], domain=MICROSOFT, dim=1, size=3, step=2
     ),
+    "WordConvEmbedding": single(
+        "WordConvEmbedding",
+        [LETTERS, real(4, 1, 3, 5), real(4, seed=2), real(9, 5, seed=3)],
+        domain=MICROSOFT,
+    ),
+    "SampleOp": single("SampleOp", [real(3, 4)], domain=MICROSOFT),
     "MatMulInteger16": single("MatMulInteger16", [SHORT, SHORT.T.copy()], domain=MICROSOFT),
     "Unique in order": single("Unique", [np.float32([3, 1, 3, 2, 1])], 3, domain=MICROSOFT),
     "BatchNormalization that trains": single(
