@@ -419,6 +419,17 @@ Known known_slice(OnnxCall& c) {
   }));
 }
 
+// Slice as later sets have it, without steps.
+Values import_dynamic_slice(OnnxCall& c) {
+  OnnxCall same = c.at_opset(10);
+  return import_slice(same);
+}
+
+Known known_dynamic_slice(OnnxCall& c) {
+  OnnxCall same = c.at_opset(10);
+  return known_slice(same);
+}
+
 Values import_gather(OnnxCall& c) {
   Value *x = c.in(0), *indices = c.in(1);
   const int64_t axis = c.axis_attr("axis", 0, x->rank());
@@ -494,6 +505,8 @@ REGISTER_ONNX({{"Shape", 1, nullptr, known_shape, "", nullptr, reads_texts()},
                {"Concat", 1, import_standard_concat, known_concat, "", nullptr, moves_texts(~0u)},
                {"Split", 1, import_split, known_split, "", nullptr, moves_texts()},
                {"Slice", 1, import_slice, known_slice, "", nullptr, moves_texts()},
+               {"DynamicSlice", 1, import_dynamic_slice, known_dynamic_slice, "", nullptr,
+                moves_texts()},
                {"Gather", 1, import_gather, known_gather, "", nullptr, moves_texts()},
                {"DepthToSpace", 1, import_depth_to_space},
                {"SpaceToDepth", 1, import_space_to_depth}});

@@ -338,6 +338,19 @@ CASES: dict[str, tuple[bytes, dict[str, Any]]] = {
         domain=MICROSOFT,
     ),
     "SampleOp": single("SampleOp", [real(3, 4)], domain=MICROSOFT),
+    "LayerNormalization before it was ONNX's": single(
+        "LayerNormalization", [real(2, 3, 8), real(8), real(8, seed=2)], 3, opset=13
+    ),
+    "ThresholdedRelu before it was ONNX's": single(
+        "ThresholdedRelu", [real(3, 4)], opset=9, alpha=0.2
+    ),
+    **{
+        f"DynamicSlice of {len(operands)}": single("DynamicSlice", [real(4, 5), *operands], opset=9)
+        for operands in (
+            [np.array([1, 0]), np.array([-1, 1000])],
+            [np.array([2]), np.array([5]), np.array([1])],
+        )
+    },
     "MatMulInteger16": single("MatMulInteger16", [SHORT, SHORT.T.copy()], domain=MICROSOFT),
     "Unique in order": single("Unique", [np.float32([3, 1, 3, 2, 1])], 3, domain=MICROSOFT),
     "BatchNormalization that trains": single(
