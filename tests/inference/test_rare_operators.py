@@ -409,3 +409,13 @@ def test_a_prediction_that_does_not_fit_its_source(start: int, why: str) -> None
     )
     with pytest.raises(RuntimeError, match=why):
         InferenceSession(model, ONE_THREAD).run(None, feeds)
+
+
+@pytest.mark.parametrize("size", [4, 1, 0])
+@pytest.mark.parametrize("start", [-100, -5, -1, 2, 100])
+@pytest.mark.parametrize("end", [-(1 << 31) + 1, -100, -3, 0])
+def test_slices_that_go_back_start_within_the_axis(size: int, start: int, end: int) -> None:
+    """ONNX moves a start before the axis to its first place, where numpy finds nothing."""
+    x = np.arange(size * 2, dtype="float32").reshape(size, 2)
+    bounds = [np.array([each]) for each in (start, end, 0, -1)]
+    compare(*single("Slice", [x, *bounds]))
