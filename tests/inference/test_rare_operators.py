@@ -10,7 +10,16 @@ import pytest
 from onnx import helper
 
 from ortmodule_py import InferenceSession, SessionOptions
-from tests.inference.test_data_sizes import FLOAT, INT64, compare, make_model, node, stock, value
+from tests.inference.test_data_sizes import (
+    FLOAT,
+    INT64,
+    compare,
+    constant,
+    make_model,
+    node,
+    stock,
+    value,
+)
 from tests.inference.test_operators_of_onnxruntime import single
 from tests.inference.test_session import ONE_THREAD
 
@@ -409,6 +418,15 @@ def test_a_prediction_that_does_not_fit_its_source(start: int, why: str) -> None
     )
     with pytest.raises(RuntimeError, match=why):
         InferenceSession(model, ONE_THREAD).run(None, feeds)
+
+
+@pytest.mark.parametrize("step", [1, -1, -2])
+def test_the_largest_end_of_a_slice_is_none(step: int) -> None:
+    operands = [value("x", FLOAT, [5])]
+    bounds = [constant(n, [v]) for n, v in (("a", 3), ("b", (1 << 31) - 1), ("c", 0), ("d", step))]
+    slices = [node("Slice", ["x", "a", "b", "c", "d"], ["y"])]
+    model = make_model(slices, operands, [value("y", FLOAT, None)], bounds)
+    compare(model, {"x": np.arange(5, dtype="float32")})
 
 
 @pytest.mark.parametrize("size", [4, 1, 0])
