@@ -429,6 +429,18 @@ def test_the_largest_end_of_a_slice_is_none(step: int) -> None:
     compare(model, {"x": np.arange(5, dtype="float32")})
 
 
+@pytest.mark.parametrize("kernel", [1, 2, 3])
+@pytest.mark.parametrize("size", [10, 11, 12])
+@pytest.mark.parametrize("mode", ["NOTSET", "SAME_UPPER", "SAME_LOWER"])
+def test_what_no_window_of_a_transposed_convolution_reaches(
+    kernel: int, size: int, mode: str
+) -> None:
+    x = np.arange(1, 5, dtype="float32").reshape(1, 1, 4)
+    weights = np.arange(1, kernel + 1, dtype="float32").reshape(1, 1, kernel)
+    settings = {"auto_pad": mode, "output_shape": [size], "strides": [3]}
+    compare(*single("ConvTranspose", [x, weights, np.float32([0.5])], **settings))
+
+
 @pytest.mark.parametrize("size", [4, 1, 0])
 @pytest.mark.parametrize("start", [-100, -5, -1, 2, 100])
 @pytest.mark.parametrize("end", [-(1 << 31) + 1, -100, -3, 0])
