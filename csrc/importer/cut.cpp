@@ -12,6 +12,10 @@
 namespace ortmodule {
 namespace {
 
+// What the cuts of a model may take, in values that are passed on: each takes memory, however small
+// the file. Bodies are run within each other.
+constexpr int kMostCutCost = 1 << 17, kCutCost = 16, kCutCostOfBody = kMostCutCost / 512;
+
 std::vector<const OnnxGraph*> subgraphs_of(const OnnxNode& node) {
   std::vector<const OnnxGraph*> graphs;
   for (const auto& [name, value] : node.attrs)
@@ -100,9 +104,10 @@ bool Importer::helps(const DataNeeded& needed, const OnnxNode& node,
 void Importer::cut_at(size_t index, const DataNeeded& needed, const ModelPart& part,
                       ImportScope& scope) {
   const OnnxNode& node = part.graph->nodes[index];
-  constexpr int kMostCuts = 512;  // segments are nested in each other
-  if (part.cuts >= kMostCuts) {
-    fail(node, str("data must cut a model at most ", kMostCuts, " times (", needed.what(), ")"),
+  if (part.cut_cost >= kMostCutCost) {
+    fail(node,
+         str("data must cut a model less often or at fewer values that later nodes read (",
+             needed.what(), ")"),
          Fault::Unsupported);
     throw_failures();
   }
@@ -114,7 +119,6 @@ void Importer::cut_at(size_t index, const DataNeeded& needed, const ModelPart& p
   else if (needed.sized)
     cut.kind = ModelCut::Kind::Sized;
   cut.rest = part;
-  ++cut.rest.cuts;
   cut.rest.first_node = index + (cut.kind == ModelCut::Kind::Content ? 0 : 1);
   if (cut.kind == ModelCut::Kind::Sized) cut.attrs = *needed.sized;
   if (!part.reads) {
@@ -126,6 +130,7 @@ void Importer::cut_at(size_t index, const DataNeeded& needed, const ModelPart& p
   if (cut.kind != ModelCut::Kind::Content)
     for (const std::string& name : cut.node.inputs) carry(name, scope, true, cut);
   add_rest(part, scope, cut);
+  cut.rest.cut_cost += kCutCost + static_cast<int>(cut.rest.inputs.size());
   erase_dead_nodes();
   result_.cut = std::move(cut);
 }
@@ -164,7 +169,7 @@ void Importer::add_rest(const ModelPart& part, const ImportScope& scope, ModelCu
 void Importer::add_bodies(const ImportScope& scope, const ModelPart& part, ModelCut& cut) {
   if (const OnnxFunction* function = find_function(cut.node)) {
     cut.bodies.push_back(function_part(*function, cut.node));
-    cut.bodies.back().cuts = part.cuts + 1;
+    cut.bodies.back().cut_cost = part.cut_cost + kCutCostOfBody;
     return;
   }
   for (const char* name : body_names(cut.node)) {
@@ -172,7 +177,7 @@ void Importer::add_bodies(const ImportScope& scope, const ModelPart& part, Model
     body.graph = graph_attr(cut.node, name);
     body.opsets = part.opsets;
     body.attrs = part.attrs;
-    body.cuts = part.cuts + 1;
+    body.cut_cost = part.cut_cost + kCutCostOfBody;
     body.inputs = names_of(body.graph->inputs);
     body.outputs = names_of(body.graph->outputs);
     for (const std::string& captured : free_names(*body.graph)) {

@@ -52,7 +52,7 @@ struct ModelPart {
   std::shared_ptr<const std::vector<OnnxOpset>> opsets = {};
   std::shared_ptr<const OnnxAttrs> attrs = {};       // of the call, within a function
   std::map<std::string, OnnxTensor> constants = {};  // from outside that the nodes read
-  int cuts = 0;                                      // of the model before it
+  int cut_cost = 0;                                  // of the cuts before it
   // Of all nodes of the graph, once it was cut: whether the engine has their operators was checked.
   std::shared_ptr<const LaterReads> reads = {};
 };

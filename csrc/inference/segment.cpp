@@ -97,6 +97,24 @@ std::vector<const void*> Segment::Bound::arguments() const {
   return arguments;
 }
 
+// Segments that follow each other go one by one: thousands of nested destructors exhaust the stack.
+Segment::Outcome::~Outcome() {
+  thread_local std::vector<std::unique_ptr<Segment>>* waiting = nullptr;
+  if (!rest) return;
+  if (waiting) {
+    waiting->push_back(std::move(rest));
+    return;
+  }
+  std::vector<std::unique_ptr<Segment>> segments;
+  segments.push_back(std::move(rest));
+  waiting = &segments;
+  while (!segments.empty()) {
+    const std::unique_ptr<Segment> last = std::move(segments.back());
+    segments.pop_back();
+  }
+  waiting = nullptr;
+}
+
 int64_t Segment::Outcome::graph_bytes() const {
   return approximate_bytes(session->exported_graph()) +
          approximate_bytes(*session->lowered().graph);

@@ -165,6 +165,11 @@ struct Segment::Outcome {
   std::vector<std::unique_ptr<Segment>> bodies;  // of the node there
   std::unique_ptr<Segment> rest;
 
+  Outcome() = default;
+  ~Outcome();
+  Outcome(const Outcome&) = delete;
+  Outcome& operator=(const Outcome&) = delete;
+
   bool fits(const Call& call) const;
   /// The symbols of a call that fits.
   SymbolValues symbols_of(const Call& call) const;

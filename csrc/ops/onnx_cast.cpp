@@ -13,6 +13,13 @@ Value* widened(OnnxCall& c, Value* x) {
   return x;
 }
 
+Value* flipped_order(OnnxCall& c, Value* x) {
+  const bool back = x->dtype == DType::Int64;
+  if (back) x = c.cast(x, DType::UInt64);
+  x = c.emit("BitwiseXor", {x, c.literal(0x1p63, DType::UInt64)});
+  return back ? x : c.cast(x, DType::Int64);
+}
+
 Value* as_narrow_integer(OnnxCall& c, Value* x, DType to) {
   return c.emit("BitCast", {c.cast(x, byte_dtype(to))}, {{"to", to}});
 }

@@ -18,6 +18,9 @@ Value* onnx_cast(OnnxCall& c, Value* x, DType to, const OnnxCastMode& mode = {})
 /// x as a type that ops compute with: float32 or integers of 8 bits for those of fewer.
 Value* widened(OnnxCall& c, Value* x);
 
+/// uint64 as int64 of the same order, or back: both with the highest bit flipped.
+Value* flipped_order(OnnxCall& c, Value* x);
+
 /// The integers in x, which must be in the range of the type of few bits `to`, as that type.
 Value* as_narrow_integer(OnnxCall& c, Value* x, DType to);
 

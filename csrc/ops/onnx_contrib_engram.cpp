@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "ops/onnx_nested.h"
+#include "ops/onnx_packed_rows.h"
 #include "ops/op_def.h"
 
 namespace ortmodule {
@@ -129,39 +130,113 @@ TokenRuns token_runs(OnnxCall& c, int64_t n, Value* fill) {
   return runs;
 }
 
+struct NGramSizes {
+  int64_t n, heads;
+};
+
+NGramSizes n_gram_sizes(OnnxCall& c) {
+  const NGramSizes sizes{c.integer("max_ngram_size"), c.integer("n_head_per_ngram")};
+  if (sizes.n < 2 || sizes.heads < 1)
+    c.refuse("max_ngram_size must be 2 or more, and n_head_per_ngram positive");
+  return sizes;
+}
+
+// The hashes [.., heads] of runs of tokens, by multipliers and vocab_sizes.
+Value* hashes_of(OnnxCall& c, const Values& shifted, const NGramSizes& sizes, Value* offsets) {
+  Dims column = shifted.at(0)->dims;
+  const Dims one(column.size(), 1);
+  column.push_back(1);
+  Value *factors = c.in(1), *mix = nullptr;
+  Values hashes;
+  for (int64_t j = 0; j < sizes.n; ++j) {
+    Value* part = c.pointwise(
+        "Mul", {shifted.at(static_cast<size_t>(j)), c.reshape(c.slice(factors, 0, j, j + 1), one)});
+    mix = mix ? call_nested(c, "BitwiseXor", {mix, part})[0] : part;
+    if (j == 0) continue;
+    Value* most = c.slice(c.in(2), 0, (j - 1) * sizes.heads, j * sizes.heads);
+    hashes.push_back(c.pointwise("Mod", {c.reshape(mix, column), most}, {{"fmod", 0}}));
+  }
+  Value* y = c.concat(hashes, static_cast<int64_t>(column.size()) - 1);
+  return offsets ? c.pointwise("Add", {y, offsets}) : y;
+}
+
 // input_ids [B, L], multipliers, vocab_sizes, past_ids? [B, n - 1], head_offsets?, eos_token_id?,
 // segment_ids?
 Values import_n_gram_hash(OnnxCall& c) {
   Value* ids = c.in(0);
-  const int64_t n = c.integer("max_ngram_size"), heads = c.integer("n_head_per_ngram");
-  if (n < 2 || heads < 1)
-    c.refuse("max_ngram_size must be 2 or more, and n_head_per_ngram positive");
+  const NGramSizes sizes = n_gram_sizes(c);
   if (ids->rank() != 2 || (c.has(6) && c.rank(6) != 2))
     c.refuse("input_ids and segment_ids must have two dimensions");
   const Dims one{1, 1};
   Value* fill = c.has(5) ? c.reshape(c.in(5), one)
                          : c.full(static_cast<double>(c.integer("pad_id")), one, ids->dtype);
-  const TokenRuns runs = token_runs(c, n, fill);
-  Value *factors = c.in(1), *mix = nullptr;
-  Values hashes;
-  for (int64_t j = 0; j < n; ++j) {
-    Value* part = c.pointwise("Mul", {runs.shifted.at(static_cast<size_t>(j)),
-                                      c.reshape(c.slice(factors, 0, j, j + 1), {1, 1})});
-    mix = mix ? call_nested(c, "BitwiseXor", {mix, part})[0] : part;
-    if (j == 0) continue;
-    Value* sizes = c.slice(c.in(2), 0, (j - 1) * heads, j * heads);
-    const Dims column{ids->dims[0], ids->dims[1], 1};
-    hashes.push_back(c.pointwise("Mod", {c.reshape(mix, column), sizes}, {{"fmod", 0}}));
+  const TokenRuns runs = token_runs(c, sizes.n, fill);
+  return {hashes_of(c, runs.shifted, sizes, c.optional(4)), runs.present};
+}
+
+// Where a run of tokens `back` long is cut, as another segment or the sequence begins: [tokens].
+// `segments`: those of the tokens, then of the past, if it is known.
+Value* segment_changes(OnnxCall& c, const PackedRows& rows, Value* segments, int64_t back,
+                       int64_t held) {
+  const auto at = [&](int64_t j) {
+    return c.emit("Gather", {segments, index_before(c, rows, j, held)}, {{"axis", 0}});
+  };
+  Value* differs = c.emit("NotEqual", {at(back), at(back - 1)});
+  if (c.has(8)) return differs;
+  Value* inside =
+      c.emit("GreaterOrEqual", {rows.place, number(c, static_cast<double>(back), rows.place)});
+  return c.emit("And", {differs, inside});
+}
+
+// input_ids [tokens], multipliers, vocab_sizes, cumulative lengths, past_ids? [B, n - 1],
+// head_offsets?, eos_token_id?, segment_ids?, past_segment_ids?, capture_count?
+Values import_varlen_n_gram_hash(OnnxCall& c) {
+  Value* ids = c.in(0);
+  const NGramSizes sizes = n_gram_sizes(c);
+  const int64_t held = sizes.n - 1, capacity = capture_capacity(c, 9);
+  if (ids->rank() != 1) c.refuse("input_ids must be a vector");
+  const PackedRows rows = packed_rows(c, c.in(3), ids->dims[0]);
+  const Dims states{rows.sequences * DimExpr(held)};
+  Value* pad = c.full(static_cast<double>(c.integer("pad_id")), {1}, ids->dtype);
+  Value* fill = c.has(6) ? c.reshape(c.in(6), {1}) : pad;
+  const auto with_past = [&](Value* own, Value* past) {
+    return c.concat({own, past->rank() == 1 ? c.expand(past, states) : c.reshape(past, states)}, 0);
+  };
+  Value* all = with_past(ids, c.has(4) ? c.in(4) : fill);
+  Value* segments =
+      c.has(7) ? with_past(c.in(7), c.has(8) ? c.in(8) : c.full(0, {1}, c.dtype(7))) : nullptr;
+  const bool by_end = c.has(6) && c.flag("reset_on_eos");
+  Values shifted;
+  Value* is_cut = nullptr;
+  const auto cut = [&](Value* where) { is_cut = is_cut ? c.emit("Or", {is_cut, where}) : where; };
+  for (int64_t j = 0; j < sizes.n; ++j) {
+    Value* tokens = c.emit("Gather", {all, index_before(c, rows, j, held)}, {{"axis", 0}});
+    if (j > 0 && by_end) cut(c.pointwise("Equal", {tokens, fill}));
+    if (j > 0 && segments) cut(segment_changes(c, rows, segments, j, held));
+    shifted.push_back(is_cut ? c.pointwise("Where", {is_cut, fill, tokens}) : tokens);
   }
-  Value* y = c.concat(hashes, 2);
-  if (c.has(4)) y = c.pointwise("Add", {y, c.in(4)});
-  return {y, runs.present};
+  Value* last = index_of_last(c, rows, rows.length, held);
+  Values y{hashes_of(c, shifted, sizes, c.optional(5)),
+           c.emit("Gather", {all, last}, {{"axis", 0}}),
+           segments ? c.emit("Gather", {segments, last}, {{"axis", 0}}) : nullptr, nullptr};
+  if (capacity > 0) {
+    Value* counts =
+        c.expand(onnx_heads::range(c, 1, capacity, {1, capacity}), {rows.sequences, capacity});
+    Value* captured = are_captured(c, rows, c.in(9), capacity);
+    counts = c.emit("Where", {captured, counts, number(c, 0, counts)});
+    Value* states_at = c.emit("Gather", {all, index_of_last(c, rows, counts, held)}, {{"axis", 0}});
+    Dims dims = captured->dims;
+    dims.push_back(1);
+    y[3] = c.pointwise("Where", {c.reshape(captured, dims), states_at, pad});
+  }
+  return y;
 }
 
 REGISTER_ONNX({{"EngramGate", 1, import_engram_gate, nullptr, "com.microsoft"},
                {"HyperConnectionPreMix", 1, import_pre_mix, nullptr, "com.microsoft"},
                {"HyperConnectionPostMix", 1, import_post_mix, nullptr, "com.microsoft"},
-               {"NGramHashMapping", 1, import_n_gram_hash, nullptr, "com.microsoft"}});
+               {"NGramHashMapping", 1, import_n_gram_hash, nullptr, "com.microsoft"},
+               {"VarlenNGramHashMapping", 1, import_varlen_n_gram_hash, nullptr, "com.microsoft"}});
 
 }  // namespace
 }  // namespace ortmodule

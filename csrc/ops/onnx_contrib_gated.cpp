@@ -2,6 +2,7 @@
 // convolution in front of it.
 #include "base/error.h"
 #include "ops/onnx_nested.h"
+#include "ops/onnx_packed_rows.h"
 #include "ops/op_def.h"
 
 namespace ortmodule {
@@ -120,12 +121,63 @@ Values import_contrib_causal_conv(OnnxCall& c) {
   return {turned(y), turned(present)};
 }
 
+// The taps of a causal convolution of each channel over packed rows [tokens, C] behind states.
+Value* packed_causal_conv(OnnxCall& c, const PackedRows& rows, Value* all, int64_t dilation,
+                          int64_t held) {
+  Value* weights = c.cast(c.in(1), all->dtype);
+  const Dims channels{1, all->dims.at(1)};
+  Value* y = nullptr;
+  for (int64_t back = held, k = 0; back >= 0; back -= dilation, ++k) {
+    Value* tap = c.emit("Gather", {all, index_before(c, rows, back, held)}, {{"axis", 0}});
+    tap = c.pointwise("Mul", {tap, c.reshape(c.slice(weights, 2, k, k + 1), channels)});
+    y = y ? c.emit("Add", {y, tap}) : tap;
+  }
+  return c.has(3) ? c.pointwise("Add", {y, c.reshape(c.cast(c.in(3), y->dtype), channels)}) : y;
+}
+
+// input [tokens, C], weight [C, 1, k], cumulative lengths, bias?, initial_state [B, C, held],
+// capture_count?
+Values import_varlen_causal_conv(OnnxCall& c) {
+  if (c.has(6) || c.has(7)) c.unsupported("kernel_delta and previous_mask have no rule");  // CUDA
+  const DType dtype = c.dtype(0);
+  Value *x = c.cast(c.in(0), compute_dtype(dtype)), *state = c.cast(c.in(4), x->dtype);
+  const int64_t dilation = c.integer("dilation", 1), capacity = capture_capacity(c, 5);
+  if (x->rank() != 2 || c.rank(1) != 3 || state->rank() != 3 || dilation < 1)
+    c.refuse("input, weight and state must have 2, 3 and 3 dimensions, and dilation be positive");
+  const int64_t taps = c.sizes().fix(c.dims(1).at(2)), held = (taps - 1) * dilation;
+  if (taps < 1 || !c.sizes().equal(state->dims.at(2), held))
+    c.refuse("the state must have (kernel_size - 1) * dilation places");
+  const PackedRows rows = packed_rows(c, c.in(2), x->dims.at(0));
+  const DimExpr channels = x->dims.at(1);
+  Value* all = c.concat(
+      {x, c.reshape(c.transpose(state, {0, 2, 1}), {rows.sequences * DimExpr(held), channels})}, 0);
+  Value* y = packed_causal_conv(c, rows, all, dilation, held);
+  if (c.word("activation", {"none", "silu", "swish"}) != "none") y = c.emit("Silu", {y});
+  Value* last = held == 0
+                    ? state
+                    : c.transpose(c.emit("Gather", {all, index_of_last(c, rows, rows.length, held)},
+                                         {{"axis", 0}}),
+                                  {0, 2, 1});
+  Values results{c.cast(y, dtype), c.cast(last, dtype), nullptr};
+  if (capacity == 0) return results;
+  Value* captured = are_captured(c, rows, c.in(5), capacity);
+  Value* places = onnx_heads::range(c, 0, capacity, {1, capacity});
+  places = c.pointwise("Where", {captured, places, number(c, 0, places)});
+  Value* sequence = onnx_heads::range(c, 0, rows.sequences, {rows.sequences, 1});
+  Value* given = c.emit("Gather", {all, index_of(c, rows, sequence, places, held)}, {{"axis", 0}});
+  captured = c.reshape(captured, {rows.sequences, capacity, 1});
+  results[2] = c.cast(c.pointwise("Where", {captured, given, number(c, 0, given)}), dtype);
+  return results;
+}
+
 REGISTER_ONNX({{"GatedRMSNorm", 1, import_gated_rms_norm, nullptr, "com.microsoft"},
                {"BranchwiseRMSNorm", 1, import_branchwise_rms_norm, nullptr, "com.microsoft"},
                {"GatedAdd", 1, import_gated_add, nullptr, "com.microsoft"},
                {"ScaledSiLU", 1, import_scaled_silu, nullptr, "com.microsoft"},
                {"LinearAttentionGate", 1, import_linear_attention_gate, nullptr, "com.microsoft"},
-               {"CausalConvWithState", 1, import_contrib_causal_conv, nullptr, "com.microsoft"}});
+               {"CausalConvWithState", 1, import_contrib_causal_conv, nullptr, "com.microsoft"},
+               {"VarlenCausalConvWithState", 1, import_varlen_causal_conv, nullptr,
+                "com.microsoft"}});
 
 }  // namespace
 }  // namespace ortmodule

@@ -1,6 +1,7 @@
 // Import of operators of com.microsoft that few models have. Those without a body here are
 // SizedOps.
 #include "base/error.h"
+#include "ops/onnx_heads.h"
 #include "ops/onnx_nested.h"
 #include "ops/op_def.h"
 
@@ -78,6 +79,39 @@ Values import_matmul_integer16(OnnxCall& c) {
   return call_nested(c, "MatMul", {c.cast(c.in(0), DType::Int32), c.cast(c.in(1), DType::Int32)});
 }
 
+// words [S, L] of characters, where 0 is none, filters [F, 1, window, E] and their bias [F], rows
+// of characters [.., E]: the greatest tanh of each filter in each word. An empty word gives zeros.
+Values import_word_conv_embedding(OnnxCall& c) {
+  Value* words = c.cast(c.in(0), DType::Int64);
+  const Dims filters = c.dims(1);
+  if (words->rank() != 2 || filters.size() != 4 || c.rank(3) != 2)
+    c.refuse("Sequence, W and C must have 2, 4 and 2 dimensions");
+  const int64_t window = c.sizes().fix(filters[2]);
+  const DimExpr count = words->dims[0], places = words->dims[1] - DimExpr(window - 1);
+  if (!c.sizes().at_most(1, places))
+    c.refuse("words must have at least as many characters as the window");
+  Value* x = c.emit("Gather", {c.in(3), words}, {{"axis", 0}});
+  x = c.reshape(x, {count, 1, words->dims[1], c.dims(3)[1]});
+  Value* y = c.emit("Conv", {x, c.in(1), c.in(2)},
+                    {{"strides", Dims{1, 1}},
+                     {"pads", Dims{0, 0, 0, 0}},
+                     {"dilations", Dims{1, 1}},
+                     {"group", int64_t{1}}});
+  y = c.emit("Tanh", {c.reshape(y, {count, filters[0], places})});
+  Value* letters = c.emit("Greater", {words, number(c, 0, words)});
+  Value* length = c.reduce("ReduceSum", c.cast(letters, DType::Int64), {1}, true);
+  Value* ends = c.emit("Max", {length, number(c, static_cast<double>(window), length)});
+  Value* place = onnx_heads::range(c, window, places, {1, places});
+  Value* inside = c.reshape(c.pointwise("LessOrEqual", {place, ends}), {count, 1, places});
+  y = c.pointwise("Where", {inside, y, number(c, -1, y)});  // below every tanh
+  y = c.reduce("ReduceMax", y, {2}, false);
+  Value* has_letters = c.slice(letters, 1, 0, 1);
+  return {c.pointwise("Where", {has_letters, y, number(c, 0, y)})};
+}
+
+// x itself: an example of an operator.
+Values import_sample(OnnxCall& c) { return {c.in(0)}; }
+
 REGISTER_ONNX(
     {{"Inverse", 1, nullptr, nullptr, "com.microsoft", sized_inverse},
      {"NGramRepeatBlock", 1, nullptr, nullptr, "com.microsoft", sized_n_gram_repeat_block},
@@ -85,6 +119,8 @@ REGISTER_ONNX(
      {"BifurcationDetector", 1, nullptr, nullptr, "com.microsoft", sized_bifurcation_detector},
      {"DynamicTimeWarping", 1, nullptr, nullptr, "com.microsoft", sized_dynamic_time_warping},
      {"UnfoldTensor", 1, import_unfold_tensor, nullptr, "com.microsoft"},
+     {"WordConvEmbedding", 1, import_word_conv_embedding, nullptr, "com.microsoft"},
+     {"SampleOp", 1, import_sample, nullptr, "com.microsoft"},
      {"MatMulInteger16", 1, import_matmul_integer16, nullptr, "com.microsoft"}});
 
 }  // namespace

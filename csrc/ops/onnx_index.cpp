@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "ops/known_arithmetic.h"
-#include "ops/onnx_call.h"
+#include "ops/onnx_cast.h"
 #include "ops/op_def.h"
 
 namespace ortmodule {
@@ -75,7 +75,9 @@ Value* scattered(OnnxCall& c, Value* x, Value* index, Value* updates, int64_t ax
   const Attrs attrs{{"axis", axis}, {"reduction", reduction}};
   if (is_wide_unsigned(dtype)) {
     if (dtype == DType::UInt64 && (reduction == "max" || reduction == "min"))
-      c.unsupported("the extremum of uint64 has no kernel");
+      return flipped_order(
+          c, c.emit("ScatterElements", {flipped_order(c, x), index, flipped_order(c, updates)},
+                    attrs));
     Value* y = c.emit("ScatterElements",
                       {c.cast(x, DType::Int64), index, c.cast(updates, DType::Int64)}, attrs);
     return c.cast(y, dtype);

@@ -354,7 +354,7 @@ Values import_softmax_cross_entropy(OnnxCall& c) {
 REGISTER_ONNX({{"MatMul", 1, import_matmul},
                {"Gemm", 1, import_standard_gemm},
                {"BatchNormalization", 1, import_batch_norm},
-               {"LayerNormalization", 17, import_layer_norm},
+               {"LayerNormalization", 1, import_layer_norm},
                {"RMSNormalization", 23, import_rms_norm},
                {"InstanceNormalization", 1, import_instance_norm},
                {"GroupNormalization", 18, import_standard_group_norm},

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "ops/known_arithmetic.h"
-#include "ops/onnx_call.h"
+#include "ops/onnx_cast.h"
 #include "ops/op_def.h"
 #include "ops/torch_rules.h"
 
@@ -37,18 +37,12 @@ Value* reduce(OnnxCall& c, std::string_view op, Value* x, const Reduction& r) {
   return c.reduce(op, x, r.axes, r.keepdims);
 }
 
-// uint64 as int64 of the same order, and back: both with the highest bit flipped.
-Value* flipped_order(OnnxCall& c, Value* x, DType to) {
-  if (x->dtype == DType::Int64) x = c.cast(x, DType::UInt64);
-  return c.cast(c.emit("BitwiseXor", {x, c.literal(0x1p63, DType::UInt64)}), to);
-}
-
 // By int64, in which sums and products of uint64 have the same bits.
 Value* reduce_unsigned(OnnxCall& c, std::string_view op, Value* x, const Reduction& r) {
   const DType dtype = x->dtype;
   const bool extremum = op == "ReduceMax" || op == "ReduceMin";
   if (dtype == DType::UInt64 && extremum)
-    return flipped_order(c, reduce(c, op, flipped_order(c, x, DType::Int64), r), dtype);
+    return flipped_order(c, reduce(c, op, flipped_order(c, x), r));
   if (dtype == DType::UInt64 && op == "ReduceMean") c.unsupported("a mean of uint64 has no kernel");
   return c.cast(reduce(c, op, c.cast(x, DType::Int64), r), dtype);
 }
@@ -125,8 +119,10 @@ Values import_reduce_sum_square(OnnxCall& c) {
 }
 
 Values import_reduce_log_sum(OnnxCall& c) {
-  Value* x = c.in(0);
-  return {c.emit("Log", {reduce(c, "ReduceSum", x, read_reduction(c, x->rank()))})};
+  Value* given = c.in(0);
+  Value* x = is_floating(given->dtype) ? given : c.cast(given, DType::Float64);
+  Value* y = c.emit("Log", {reduce(c, "ReduceSum", x, read_reduction(c, x->rank()))});
+  return {c.cast(y, given->dtype)};
 }
 
 // max + log(sum(e^(x - max))), where an infinite maximum is left out
@@ -194,7 +190,7 @@ Values import_arg(OnnxCall& c) {
   }
   const int64_t axis = c.axis_attr("axis", 0, x->rank());
   const Attrs attrs{{"axis", axis}, {"keepdims", c.integer("keepdims", 1)}};
-  if (x->dtype == DType::UInt64) x = flipped_order(c, x, DType::Int64);
+  if (x->dtype == DType::UInt64) x = flipped_order(c, x);
   if (is_wide_unsigned(x->dtype)) x = c.cast(x, DType::Int64);
   if (!c.flag("select_last_index")) return {c.emit(c.node().op, {x}, attrs)};
   // The last of equal elements is the first from the end.

@@ -323,10 +323,13 @@ struct SliceAxis {
   int64_t step = 1;
 };
 
-// A bound within [0, size], or [-1, size - 1] for negative steps.
-DimExpr clamped(OnnxCall& c, DimExpr bound, const DimExpr& size, int64_t step) {
+// A bound within [0, size]; for negative steps an end within [-1, size - 1], a start in the axis.
+DimExpr clamped(OnnxCall& c, DimExpr bound, const DimExpr& size, int64_t step, bool is_end) {
   SizeGuards& sizes = c.sizes();
-  const DimExpr least = step > 0 ? 0 : -1, most = step > 0 ? size : size - DimExpr(1);
+  const bool is_open = step < 0 && (is_end || sizes.equal(size, 0));
+  const DimExpr least = is_open ? -1 : 0, most = step > 0 ? size : size - DimExpr(1);
+  constexpr int64_t kNoEnd = (int64_t{1} << 31) - 1;  // whichever way a slice goes, as onnxruntime
+  if (step < 0 && is_end && bound == DimExpr(kNoEnd)) return least;
   constexpr int64_t kFar = 1 << 30;  // a bound beyond it means the end; that needs no guard
   if (bound.is_constant() && bound.value() > kFar && sizes.hint(size) <= kFar) return most;
   if (bound.is_constant() && bound.value() < -kFar && sizes.hint(size) <= kFar) return least;
@@ -359,8 +362,8 @@ std::vector<SliceAxis> slice_axes(OnnxCall& c) {
     SliceAxis slice{c.axis(axes.at(i), dims.size()), {}, {}, steps.empty() ? 1 : steps.at(i)};
     if (slice.step == 0) c.refuse("a step must not be 0");
     const DimExpr& size = dims.at(static_cast<size_t>(slice.axis));
-    slice.start = clamped(c, starts.at(i), size, slice.step);
-    slice.end = clamped(c, ends.at(i), size, slice.step);
+    slice.start = clamped(c, starts.at(i), size, slice.step, false);
+    slice.end = clamped(c, ends.at(i), size, slice.step, true);
     if (slice.step > 0 && c.sizes().less(slice.end, slice.start)) slice.end = slice.start;
     if (slice.step < 0 && c.sizes().less(slice.start, slice.end)) slice.start = slice.end;
     result.push_back(std::move(slice));
@@ -417,6 +420,17 @@ Known known_slice(OnnxCall& c) {
       place.at(d) = starts.at(d) + place.at(d) * steps.at(d);
     return place;
   }));
+}
+
+// Slice as later sets have it, without steps.
+Values import_dynamic_slice(OnnxCall& c) {
+  OnnxCall same = c.at_opset(10);
+  return import_slice(same);
+}
+
+Known known_dynamic_slice(OnnxCall& c) {
+  OnnxCall same = c.at_opset(10);
+  return known_slice(same);
 }
 
 Values import_gather(OnnxCall& c) {
@@ -494,6 +508,8 @@ REGISTER_ONNX({{"Shape", 1, nullptr, known_shape, "", nullptr, reads_texts()},
                {"Concat", 1, import_standard_concat, known_concat, "", nullptr, moves_texts(~0u)},
                {"Split", 1, import_split, known_split, "", nullptr, moves_texts()},
                {"Slice", 1, import_slice, known_slice, "", nullptr, moves_texts()},
+               {"DynamicSlice", 1, import_dynamic_slice, known_dynamic_slice, "", nullptr,
+                moves_texts()},
                {"Gather", 1, import_gather, known_gather, "", nullptr, moves_texts()},
                {"DepthToSpace", 1, import_depth_to_space},
                {"SpaceToDepth", 1, import_space_to_depth}});

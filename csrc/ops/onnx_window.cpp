@@ -122,6 +122,7 @@ Values import_conv(OnnxCall& c) {
 }
 
 // The padding of a transposed convolution crops its result; `output_shape` gives the sizes instead.
+// What no window reaches lies behind, as in TensorFlow and onnxruntime.
 void crop_to_shape(OnnxCall& c, OnnxWindow& w, const std::vector<int64_t>& more,
                    const std::vector<int64_t>& shape) {
   const std::string automatic = c.string("auto_pad", "NOTSET");
@@ -131,8 +132,8 @@ void crop_to_shape(OnnxCall& c, OnnxWindow& w, const std::vector<int64_t>& more,
     const int64_t size = c.sizes().fix(dims.at(i + 2));
     const int64_t wanted = shape.empty() ? size * w.strides.at(i) : shape.at(i);
     const int64_t total = w.strides.at(i) * (size - 1) + more.at(i) + reach - wanted;
-    const int64_t half = total >= 0 ? total / 2 : -((1 - total) / 2);  // rounded down
-    w.begins.at(i) = automatic == "SAME_UPPER" ? half : total - half;
+    const int64_t cropped = std::max<int64_t>(total, 0), half = cropped / 2;
+    w.begins.at(i) = automatic == "SAME_UPPER" ? half : cropped - half;
     w.ends.at(i) = total - w.begins.at(i);
   }
 }

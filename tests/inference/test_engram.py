@@ -24,6 +24,21 @@ def n_grams(operands: list[Any], **attributes: Any) -> tuple[bytes, dict[str, An
     return single("NGramHashMapping", operands, 2, domain=MICROSOFT, **sizes, **attributes)
 
 
+PACKED, BOUNDS = WORDS.reshape(14)[:9], np.array([0, 1, 5, 9], "int32")
+STATES = np.array([[4, 1], [2, 3], [5, 4]])
+SEGMENTS = np.array([0, 0, 1, 1, 2, 3, 3, 3, 4], "int32")
+BEFORE_SEGMENTS = np.array([[0, 0], [7, 0], [3, 3]], "int32")
+CAPTURED = np.array([2, 0, 3], "int32")
+
+
+def packed_n_grams(
+    operands: list[Any], outputs: int = 2, **attributes: Any
+) -> tuple[bytes, dict[str, Any]]:
+    sizes = {"pad_id": 1, "n_head_per_ngram": 2, "max_ngram_size": 3}
+    attributes |= {"domain": MICROSOFT, **sizes}
+    return single("VarlenNGramHashMapping", operands, outputs, **attributes)
+
+
 ENGRAM: dict[str, tuple[bytes, dict[str, Any]]] = {
     "EngramGate": single("EngramGate", [*GATE, *SCALES], 2, domain=MICROSOFT, epsilon=0.1),
     "EngramGate alone": single("EngramGate", [*GATE, *SCALES[:2]], domain=MICROSOFT),
@@ -66,6 +81,31 @@ ENGRAM: dict[str, tuple[bytes, dict[str, Any]]] = {
     "NGramHashMapping of segments": n_grams([WORDS, *HASHES, None, None, None, PARTS]),
     "NGramHashMapping of all": n_grams(
         [WORDS, *HASHES, BEFORE, OFFSETS, END, PARTS], reset_on_eos=1
+    ),
+    "VarlenNGramHashMapping": packed_n_grams([PACKED, *HASHES, BOUNDS]),
+    "VarlenNGramHashMapping of int32": packed_n_grams(
+        [PACKED.astype("int32"), np.array([3, 7, 11], "int32"), HASHES[1].astype("int32"), BOUNDS]
+    ),
+    "VarlenNGramHashMapping behind others": packed_n_grams(
+        [PACKED, *HASHES, BOUNDS, STATES, OFFSETS]
+    ),
+    "VarlenNGramHashMapping up to ends": packed_n_grams(
+        [PACKED, *HASHES, BOUNDS, STATES, OFFSETS, END], reset_on_eos=1
+    ),
+    "VarlenNGramHashMapping filled with ends": packed_n_grams(
+        [PACKED, *HASHES, BOUNDS, None, None, END]
+    ),
+    "VarlenNGramHashMapping of segments": packed_n_grams(
+        [PACKED, *HASHES, BOUNDS, None, None, None, SEGMENTS]
+    ),
+    "VarlenNGramHashMapping of segments behind others": packed_n_grams(
+        [PACKED, *HASHES, BOUNDS, STATES, None, None, SEGMENTS, BEFORE_SEGMENTS], 3
+    ),
+    "VarlenNGramHashMapping that captures": packed_n_grams(
+        [PACKED, *HASHES, BOUNDS, STATES, OFFSETS, END, SEGMENTS, BEFORE_SEGMENTS, CAPTURED],
+        4,
+        reset_on_eos=1,
+        state_update_capacity=3,
     ),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -223,12 +224,43 @@ def test_a_branch_on_data_that_is_not_there() -> None:
         InferenceSession(model, ONE_THREAD).run(None, {"x": np.ones(3, "float32")})
 
 
-def test_a_chain_of_counts_is_bounded() -> None:
-    """Each count cuts the model once more."""
-    nodes = [node("NonZero", [f"x{i}"], [f"x{i + 1}"], name=f"count{i}") for i in range(600)]
-    model = make_model(nodes, [value("x0", INT64, [1, 1])], [value("x600", INT64, None)])
-    with pytest.raises(RuntimeError, match=r"'count512'.* at most 512 times"):
-        InferenceSession(model, ONE_THREAD).run(None, {"x0": np.ones((1, 1), "int64")})
+def counted_from_each_other(count: int, is_kept: bool) -> bytes:
+    """Each count cuts the model once more. `is_kept`: all of them are read at the end."""
+    nodes = []
+    for i in range(count):
+        nodes.append(node("NonZero", [f"x{i}"], [f"n{i}"], name=f"count{i}"))
+        nodes.append(node("ReduceMin", [f"n{i}", "columns"], [f"m{i}"]))
+        nodes.append(node("Max", [f"m{i}", "one"], [f"x{i + 1}"]))
+    nodes.append(node("Sum", [f"m{i}" for i in range(count if is_kept else 1)], ["y"]))
+    weights = [constant("one", [[1]]), constant("columns", [1])]
+    nodes.append(node("Identity", [f"x{count}"], ["last"]))
+    outputs = [value("y", INT64, None), value("last", INT64, None)]
+    return make_model(nodes, [value("x0", INT64, [1, 1])], outputs, weights)
+
+
+def test_a_long_chain_of_counts_runs_and_goes() -> None:
+    """Thousands of segments that follow each other, on a small stack: nothing recurses over them."""
+    results: list[list[Any]] = []
+
+    def run() -> None:
+        session = InferenceSession(counted_from_each_other(2000, False), ONE_THREAD)
+        results.append([y.tolist() for y in session.run(None, {"x0": np.ones((1, 1), "int64")})])
+
+    before = threading.stack_size(256 * 1024)
+    try:
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    finally:
+        threading.stack_size(before)
+    assert results == [[[[0], [0]], [[1], [1]]]]
+
+
+@pytest.mark.slow
+def test_what_cuts_pass_on_is_bounded() -> None:
+    session = InferenceSession(counted_from_each_other(600, True), ONE_THREAD)
+    with pytest.raises(RuntimeError, match=r"'count49\d'.* at fewer values that later nodes read"):
+        session.run(None, {"x0": np.ones((1, 1), "int64")})
 
 
 @pytest.mark.parametrize("what", MALFORMED)

@@ -52,6 +52,11 @@ def single(
 
 
 IMAGE = real(2, 3, 6, 7)
+BOUNDS = np.array([0, 1, 5, 9], "int32")
+# Words of two, five, six and one letters, with a gap in one.
+LETTERS = np.array(
+    [[3, 1, 0, 0, 0, 0], [2, 5, 0, 8, 1, 1], [1, 2, 3, 4, 5, 6], [7, 0, 0, 0, 0, 0]], "int32"
+)
 # A token of each of four beams, and caches of twelve.
 STEP = [real(4, 1, 32, seed=seed) for seed in (1, 2, 3)]
 DECODED = [real(4, 4, 12, 8, seed=seed) for seed in (4, 5)]
@@ -155,6 +160,36 @@ CASES: dict[str, tuple[bytes, dict[str, Any]]] = {
         2,
         domain=MICROSOFT,
         channels_last=1,
+    ),
+    **{
+        f"VarlenCausalConvWithState {name}": single(
+            "VarlenCausalConvWithState",
+            [real(9, 6), real(6, 1, 3, seed=2), BOUNDS, *operands],
+            outputs,
+            domain=MICROSOFT,
+            **attributes,
+        )
+        for name, operands, outputs, attributes in (
+            ("", [None, real(3, 6, 2, seed=4)], 2, {}),
+            (
+                "that is bent",
+                [real(6, seed=3), real(3, 6, 4, seed=4)],
+                2,
+                {"activation": "silu", "dilation": 2},
+            ),
+            (
+                "that captures",
+                [None, real(3, 6, 2, seed=4), np.array([5, 0, 2], "int32")],
+                3,
+                {"state_update_capacity": 4},
+            ),
+        )
+    },
+    "VarlenCausalConvWithState of single places": single(
+        "VarlenCausalConvWithState",
+        [real(9, 6), real(6, 1, 1, seed=2), BOUNDS, None, real(3, 6, 0)],
+        2,
+        domain=MICROSOFT,
     ),
     "MRotaryEmbedding": single(
         "MRotaryEmbedding",
@@ -297,6 +332,25 @@ CASES: dict[str, tuple[bytes, dict[str, Any]]] = {
     "UnfoldTensor": single(
         "UnfoldTensor", [real(3, 7, 2)], domain=MICROSOFT, dim=1, size=3, step=2
     ),
+    "WordConvEmbedding": single(
+        "WordConvEmbedding",
+        [LETTERS, real(4, 1, 3, 5), real(4, seed=2), real(9, 5, seed=3)],
+        domain=MICROSOFT,
+    ),
+    "SampleOp": single("SampleOp", [real(3, 4)], domain=MICROSOFT),
+    "LayerNormalization before it was ONNX's": single(
+        "LayerNormalization", [real(2, 3, 8), real(8), real(8, seed=2)], 3, opset=13
+    ),
+    "ThresholdedRelu before it was ONNX's": single(
+        "ThresholdedRelu", [real(3, 4)], opset=9, alpha=0.2
+    ),
+    **{
+        f"DynamicSlice of {len(operands)}": single("DynamicSlice", [real(4, 5), *operands], opset=9)
+        for operands in (
+            [np.array([1, 0]), np.array([-1, 1000])],
+            [np.array([2]), np.array([5]), np.array([1])],
+        )
+    },
     "MatMulInteger16": single("MatMulInteger16", [SHORT, SHORT.T.copy()], domain=MICROSOFT),
     "Unique in order": single("Unique", [np.float32([3, 1, 3, 2, 1])], 3, domain=MICROSOFT),
     "BatchNormalization that trains": single(

@@ -10,7 +10,16 @@ import pytest
 from onnx import helper
 
 from ortmodule_py import InferenceSession, SessionOptions
-from tests.inference.test_data_sizes import FLOAT, INT64, compare, make_model, node, stock, value
+from tests.inference.test_data_sizes import (
+    FLOAT,
+    INT64,
+    compare,
+    constant,
+    make_model,
+    node,
+    stock,
+    value,
+)
 from tests.inference.test_operators_of_onnxruntime import single
 from tests.inference.test_session import ONE_THREAD
 
@@ -409,3 +418,34 @@ def test_a_prediction_that_does_not_fit_its_source(start: int, why: str) -> None
     )
     with pytest.raises(RuntimeError, match=why):
         InferenceSession(model, ONE_THREAD).run(None, feeds)
+
+
+@pytest.mark.parametrize("step", [1, -1, -2])
+def test_the_largest_end_of_a_slice_is_none(step: int) -> None:
+    operands = [value("x", FLOAT, [5])]
+    bounds = [constant(n, [v]) for n, v in (("a", 3), ("b", (1 << 31) - 1), ("c", 0), ("d", step))]
+    slices = [node("Slice", ["x", "a", "b", "c", "d"], ["y"])]
+    model = make_model(slices, operands, [value("y", FLOAT, None)], bounds)
+    compare(model, {"x": np.arange(5, dtype="float32")})
+
+
+@pytest.mark.parametrize("kernel", [1, 2, 3])
+@pytest.mark.parametrize("size", [10, 11, 12])
+@pytest.mark.parametrize("mode", ["NOTSET", "SAME_UPPER", "SAME_LOWER"])
+def test_what_no_window_of_a_transposed_convolution_reaches(
+    kernel: int, size: int, mode: str
+) -> None:
+    x = np.arange(1, 5, dtype="float32").reshape(1, 1, 4)
+    weights = np.arange(1, kernel + 1, dtype="float32").reshape(1, 1, kernel)
+    settings = {"auto_pad": mode, "output_shape": [size], "strides": [3]}
+    compare(*single("ConvTranspose", [x, weights, np.float32([0.5])], **settings))
+
+
+@pytest.mark.parametrize("size", [4, 1, 0])
+@pytest.mark.parametrize("start", [-100, -5, -1, 2, 100])
+@pytest.mark.parametrize("end", [-(1 << 31) + 1, -100, -3, 0])
+def test_slices_that_go_back_start_within_the_axis(size: int, start: int, end: int) -> None:
+    """ONNX moves a start before the axis to its first place, where numpy finds nothing."""
+    x = np.arange(size * 2, dtype="float32").reshape(size, 2)
+    bounds = [np.array([each]) for each in (start, end, 0, -1)]
+    compare(*single("Slice", [x, *bounds]))

@@ -276,6 +276,22 @@ def test_arithmetic_of_integers_wraps_around(dtype: str) -> None:
         np.testing.assert_array_equal(found, formula(a, b))
 
 
+@pytest.mark.parametrize("reduction", ["max", "min"])
+@pytest.mark.parametrize("op", ["ScatterElements", "ScatterND"])
+def test_extrema_of_unsigned_integers_are_scattered(op: str, reduction: str) -> None:
+    """Above 2^63, where int64 has another order."""
+    x = np.array([1, (1 << 63) + 5, 1 << 62, 7], "uint64")
+    index = np.array([1, 2, 2, 0]) if op == "ScatterElements" else np.array([[1], [2], [2], [0]])
+    updates = np.array([9, 1 << 63, 3, (1 << 64) - 1], "uint64")
+    compare(*single(op, [x, index, updates], reduction=reduction))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_logarithms_of_sums_of_integers(dtype: str) -> None:
+    x = np.array([[1, 7, 30], [2, 0, 1]], dtype)
+    compare(*single("ReduceLogSum", [x, np.array([1])], keepdims=0))
+
+
 @pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64"])
 def test_constants_of_unsigned_integers(dtype: str) -> None:
     number = numpy_helper.from_array(np.array([60_000], dtype))
