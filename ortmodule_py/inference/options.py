@@ -15,7 +15,12 @@ from ortmodule_py.inference.checked_options import (
     as_bool,
     as_int,
 )
-from ortmodule_py.inference.config_keys import RUN_KEYS, SESSION_KEYS
+from ortmodule_py.inference.config_keys import (
+    EXTERNAL_BYTES,
+    EXTERNAL_FILE,
+    RUN_KEYS,
+    SESSION_KEYS,
+)
 from ortmodule_py.inference.enums import (
     ExecutionMode,
     ExecutionOrder,
@@ -174,10 +179,25 @@ class SessionOptions(CheckedOptions):
         options.profiling = self.enable_profiling
         options.half_weights = self.enable_fp16
         disabled = self._config.find("optimization.disable_specified_optimizers")
+        options.optimized_data = self._optimized_data()
         options.disabled_passes = self._known_passes(disabled.split(";"))
         return options
 
     def _known_passes(self, names: Iterable[str]) -> set[str]:
+    def _optimized_data(self) -> _inference.DataPlacement:
+        """Where the weights of the optimized model go: by themselves, beside it from 1 GiB on."""
+        placement = _inference.DataPlacement()
+        placement.file = self._config.find(EXTERNAL_FILE)
+        if placement.file:
+            placement.threshold = 0
+            least = self._config.find(EXTERNAL_BYTES, str(placement.least_bytes))
+            if not least.isdecimal():
+                raise InvalidArgument(
+                    f"[SessionOptions] entry '{EXTERNAL_BYTES}' must be a number, but found {least!r}"
+                )
+            placement.least_bytes = int(least)
+        return placement
+
         """Those that are passes of this package; the others are onnxruntime's, or misspelled."""
         known = _inference.passes()
         for name in names:

@@ -368,6 +368,11 @@ void bind_options(py::module_& m) {
       .def_readwrite("memory", &InferenceOptions::memory);
   py::class_<RunControl, std::shared_ptr<RunControl>>(m, "RunControl", "Ends runs that watch it.")
       .def(py::init<>())
+  py::class_<OnnxDataPlacement>(m, "DataPlacement", "See OnnxDataPlacement.")
+      .def(py::init<>())
+      .def_readwrite("threshold", &OnnxDataPlacement::threshold)
+      .def_readwrite("least_bytes", &OnnxDataPlacement::least_bytes)
+      .def_readwrite("file", &OnnxDataPlacement::file);
       .def_property(
           "terminate", [](const RunControl& control) { return control.terminate.load(); },
           [](RunControl& control, bool terminate) { control.terminate = terminate; });
@@ -378,6 +383,7 @@ using SessionClass = py::class_<InferenceSession>;
 void bind_opening(SessionClass& session) {
   session
       .def(py::init(&open_session), py::arg("model"), py::arg("options") = InferenceOptions(),
+      .def_readwrite("optimized_data", &InferenceOptions::optimized_data)
            py::arg("initializers") = py::dict(), py::arg("files") = py::dict(),
            py::arg("folder") = "")
       .def(
