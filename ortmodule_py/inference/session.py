@@ -29,6 +29,7 @@ from ortmodule_py.inference.memory import (
     shapes_and_sizes,
 )
 from ortmodule_py.inference.model_facts import ModelMetadata, NodeArg, OrtMemoryInfo, memory_info
+from ortmodule_py.inference.model_config import reads_config, with_config
 from ortmodule_py.inference.notices import did_you_mean
 from ortmodule_py.inference.options import RunOptions, SessionOptions
 from ortmodule_py.inference.ort_value import OrtDevice, OrtValue, OrtValueVector
@@ -53,7 +54,7 @@ class InferenceSession(PrivateFields):
             "512MiB". A run that never fits is refused before it begins, with the largest batch that
             does; one that has to wait for others waits. Also the session entry `session.memory_limit`.
         kwargs: onnxruntime's `enable_fallback`, `disabled_optimizers` (names of passes of ours) and
-            `read_config_from_model`.
+            `read_config_from_model` (the model's `ort_config` wins over `sess_options`).
 
     Raises NoSuchFile, InvalidProtobuf, InvalidGraph, NotImplemented or InvalidArgument. Of a model
     with open sizes, names and operators are checked here, and the rest in the first run, which has
@@ -79,6 +80,10 @@ class InferenceSession(PrivateFields):
         self._memory_limit = kwargs.get("memory_limit")
         self._model_path, content = _path_or_bytes(path_or_bytes)
         may_fall_back = bool(kwargs.get("enable_fallback", True))
+        if reads_config(kwargs.get("read_config_from_model")):
+            with translated():
+                metadata = self._opened(content, _inference.Options()).metadata()
+            self._sess_options = with_config(self._sess_options, metadata["custom_metadata_map"])
         self._open(asked_for(providers, provider_options, may_fall_back), content)
 
     def _open(self, asked: list[tuple[str, dict[str, str]]], content: bytes | None = None) -> None:
