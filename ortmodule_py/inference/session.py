@@ -15,6 +15,7 @@ import numpy as np
 
 from ortmodule_py import _inference
 from ortmodule_py.inference import cuda
+from ortmodule_py.inference.adapters import with_adapters
 from ortmodule_py.inference.ep_devices import OrtEpDevice, device_of_runs
 from ortmodule_py.inference.errors import Fail, InvalidArgument, NoSuchFile, translated
 from ortmodule_py.inference.explanation import InferenceExplanation
@@ -292,7 +293,7 @@ class InferenceSession(PrivateFields):
         places = self._places(output_names)
         control = _control(run_options)
         with translated():
-            feeds = self._feeds(input_feed)
+            feeds = self._feeds(with_adapters(input_feed, run_options))
             results = self._session.run(feeds, control)
         if self._first_run:
             self._end_first_run(feeds)
@@ -309,7 +310,7 @@ class InferenceSession(PrivateFields):
         places = self._places(output_names)
         control = _control(run_options)
         with translated():
-            feeds = self._feeds(input_dict_ort_values)
+            feeds = self._feeds(with_adapters(input_dict_ort_values, run_options))
             results = self._session.run_values(feeds, control)
         if self._first_run:
             self._end_first_run(feeds)
