@@ -29,13 +29,13 @@ from ortmodule_py.inference.memory import (
     returns_memory,
     shapes_and_sizes,
 )
-from ortmodule_py.inference.model_facts import ModelMetadata, NodeArg, OrtMemoryInfo, memory_info
 from ortmodule_py.inference.model_config import reads_config, with_config
+from ortmodule_py.inference.model_facts import ModelMetadata, NodeArg, OrtMemoryInfo, memory_info
 from ortmodule_py.inference.notices import did_you_mean
 from ortmodule_py.inference.options import RunOptions, SessionOptions
 from ortmodule_py.inference.ort_value import OrtDevice, OrtValue, OrtValueVector
 from ortmodule_py.inference.private_fields import PrivateFields
-from ortmodule_py.inference.providers import CPU, asked_for, chosen
+from ortmodule_py.inference.providers import CPU, asked_for, chosen, known
 
 _KEYWORDS = ["enable_fallback", "disabled_optimizers", "read_config_from_model", "memory_limit"]
 
@@ -80,11 +80,11 @@ class InferenceSession(PrivateFields):
         self._sess_options = checked_kind(sess_options, SessionOptions, "sess_options")
         self._memory_limit = kwargs.get("memory_limit")
         self._model_path, content = _path_or_bytes(path_or_bytes)
-        may_fall_back = bool(kwargs.get("enable_fallback", True))
         if reads_config(kwargs.get("read_config_from_model")):
             with translated():
                 metadata = self._opened(content, _inference.Options()).metadata()
             self._sess_options = with_config(self._sess_options, metadata["custom_metadata_map"])
+        may_fall_back = bool(kwargs.get("enable_fallback", True))
         self._open(asked_for(providers, provider_options, may_fall_back), content)
 
     def _open(self, asked: list[tuple[str, dict[str, str]]], content: bytes | None = None) -> None:
@@ -238,7 +238,7 @@ class InferenceSession(PrivateFields):
         """Opens the model again with other execution providers. No run may be under way."""
         kept = dict(self.__dict__)
         try:
-            self._open(asked_for(providers, provider_options, False))
+            self._open(known(asked_for(providers, provider_options, False)))
         except BaseException:  # the session stays the one that it was
             self.__dict__.update(kept)
             raise

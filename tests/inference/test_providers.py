@@ -122,6 +122,9 @@ def test_misspelled_names_and_forms() -> None:
         ort.InferenceSession(mlp(), providers=["CudaExecutionProvider"])
     session, messages = opened(providers=["ZebraExecutionProvider", CPU])
     assert len(messages) == 1 and session.get_providers() == [CPU]
+    with pytest.raises(RuntimeError, match="Unknown Provider Type: ZebraExecutionProvider"):
+        session.set_providers(["ZebraExecutionProvider"])
+    assert session.get_providers() == [CPU]
     session, messages = opened(providers=[CPU, CPU])
     assert messages == [f"Duplicate provider '{CPU}' encountered, ignoring."]
     assert opened(providers=[])[0].get_providers() == [CPU]
