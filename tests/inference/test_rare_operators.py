@@ -409,3 +409,18 @@ def test_a_prediction_that_does_not_fit_its_source(start: int, why: str) -> None
     )
     with pytest.raises(RuntimeError, match=why):
         InferenceSession(model, ONE_THREAD).run(None, feeds)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize(
+    ("size", "factor"), [(10, 2.3), (10, 0.7), (9, 0.6), (3, 1.4), (100, 1.13)]
+)
+def test_a_resized_size_is_a_product_of_float32(mode: str, size: int, factor: float) -> None:
+    """That of float64 may be below an integer: 22.99 for ten times 2.3."""
+    x = np.random.default_rng(0).standard_normal((1, 2, 4, size)).astype("float32")
+    scales = np.array([1, 1, 1, factor], "float32")
+    model, feeds = single("Resize", [x, None, scales], opset=19, mode=mode)
+    (theirs,) = stock(model).run(None, feeds)
+    (ours,) = InferenceSession(model, ONE_THREAD).run(None, feeds)
+    assert ours.shape == theirs.shape == (1, 2, 4, round(size * factor, 6) // 1)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
