@@ -323,16 +323,21 @@ struct SliceAxis {
   int64_t step = 1;
 };
 
-// A bound within [0, size], or [-1, size - 1] for negative steps.
-DimExpr clamped(OnnxCall& c, DimExpr bound, const DimExpr& size, int64_t step) {
+// A bound within [0, size]. For negative steps a start is an element, in contrast to numpy the
+// first one if it lies before that, and an end is within [-1, size - 1].
+DimExpr clamped(OnnxCall& c, DimExpr bound, const DimExpr& size, int64_t step, bool is_start) {
   SizeGuards& sizes = c.sizes();
-  const DimExpr least = step > 0 ? 0 : -1, most = step > 0 ? size : size - DimExpr(1);
+  const DimExpr least = step > 0 || is_start ? 0 : -1, most = step > 0 ? size : size - DimExpr(1);
   constexpr int64_t kFar = 1 << 30;  // a bound beyond it means the end; that needs no guard
-  if (bound.is_constant() && bound.value() > kFar && sizes.hint(size) <= kFar) return most;
-  if (bound.is_constant() && bound.value() < -kFar && sizes.hint(size) <= kFar) return least;
-  if (sizes.less(bound, 0)) bound = bound + size;
-  if (sizes.less(bound, least)) return least;
-  return sizes.at_most(most, bound) ? most : bound;
+  const bool is_far = bound.is_constant() && sizes.hint(size) <= kFar;
+  if (is_far && bound.value() > kFar) return most;
+  if (is_far && bound.value() < -kFar)
+    bound = least;
+  else if (sizes.less(bound, 0))
+    bound = bound + size;
+  if (sizes.less(bound, least)) bound = least;
+  if (bound == least && (step > 0 || !is_start)) return bound;
+  return sizes.at_most(most, bound) ? most : bound;  // -1 of no elements
 }
 
 std::vector<SliceAxis> slice_axes(OnnxCall& c) {
@@ -359,8 +364,8 @@ std::vector<SliceAxis> slice_axes(OnnxCall& c) {
     SliceAxis slice{c.axis(axes.at(i), dims.size()), {}, {}, steps.empty() ? 1 : steps.at(i)};
     if (slice.step == 0) c.refuse("a step must not be 0");
     const DimExpr& size = dims.at(static_cast<size_t>(slice.axis));
-    slice.start = clamped(c, starts.at(i), size, slice.step);
-    slice.end = clamped(c, ends.at(i), size, slice.step);
+    slice.start = clamped(c, starts.at(i), size, slice.step, true);
+    slice.end = clamped(c, ends.at(i), size, slice.step, false);
     if (slice.step > 0 && c.sizes().less(slice.end, slice.start)) slice.end = slice.start;
     if (slice.step < 0 && c.sizes().less(slice.start, slice.end)) slice.start = slice.end;
     result.push_back(std::move(slice));
