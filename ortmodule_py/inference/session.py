@@ -383,10 +383,10 @@ class InferenceSession(PrivateFields):
         `error` is empty, or the message of what went wrong; then `results` is empty. Feeds must not
         change before that. Raises ValueError or InvalidArgument for names at once.
         """
-        self._check_names(input_feed)
+        feed = dict(with_adapters(input_feed, run_options))
+        self._check_names(feed)
         names = list(output_names or ())
         self._places(names)
-        feed = dict(input_feed)
 
         def task() -> None:
             results, message = [], ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import ml_dtypes
@@ -102,6 +103,31 @@ def test_runs_with_adapters(tmp_path: Path) -> None:
     np.testing.assert_array_equal(y.numpy(), found[ours][1])
     (y,) = session.run(None, {"x": x, "b": other}, options)  # what is fed wins
     np.testing.assert_allclose(y, x + x @ a @ other, rtol=1e-4, atol=1e-5)
+
+
+def test_asynchronous_runs_with_adapters(tmp_path: Path) -> None:
+    """Of inputs that nothing else gives a value to."""
+    path = str(tmp_path / "a")
+    a = np.full((4, 2), 3, "float32")
+    adapter_of(ours, {"a": a}).export_adapter(path)
+    adapter = ours.LoraAdapter()
+    adapter.Load(path)
+    options = ours.RunOptions()
+    options.add_active_adapter(adapter)
+    node = helper.make_node("MatMul", ["x", "a"], ["y"])
+    session = ours.InferenceSession(
+        model_bytes([node], {"x": (FLOAT, ["n", 4]), "a": (FLOAT, [4, 2])}, ["y"])
+    )
+    x, done = np.ones((1, 4), "float32"), Event()
+    found: list[Any] = []
+
+    def take(results: list[Any], _: Any, error: str) -> None:
+        found.extend([results, error])
+        done.set()
+
+    session.run_async(None, {"x": x}, take, None, options)
+    assert done.wait(10) and not found[1]
+    np.testing.assert_array_equal(found[0][0], x @ a)
 
 
 def test_what_is_no_adapter_is_refused(tmp_path: Path) -> None:
