@@ -250,11 +250,9 @@ class InferenceSession(PrivateFields):
         """Accepted; see disable_fallback."""
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
-        """Raises InvalidArgument: no provider here has options that change between runs."""
-        raise InvalidArgument(
-            f"[providers] {self.get_providers()} have no options that change between runs, but "
-            f"found {list(options)}"
-        )
+        """Accepted with a notice: no provider here has options that change between runs."""
+        for name in options:
+            self._log.once(f"dynamic {name}", f"option '{name}' is accepted, but changes nothing")
 
     def get_tuning_results(self) -> list[Any]:
         """What the providers have measured: nothing."""
