@@ -15,6 +15,11 @@ class MemoryOptions:
     power_of_two_block: bool
     limit_bytes: int
 
+class DataPlacement:
+    threshold: int
+    least_bytes: int
+    file: str
+
 class Options:
     threads: int
     fixed_sizes: dict[str, int]
@@ -24,6 +29,7 @@ class Options:
     disabled_passes: set[str]
     profiling: bool
     half_weights: bool
+    optimized_data: DataPlacement
     device: int
     convolution_search: str
     allow_tf32: bool

@@ -24,7 +24,7 @@ struct Initializers {
   std::vector<py::buffer_info> held;
 
   Initializers(const py::dict& arrays, size_t external_threshold) {
-    options.external_threshold = external_threshold;
+    options.placement.threshold = external_threshold;
     for (const auto& [name, array] : arrays) {
       held.push_back(py::cast<py::buffer>(array).request());
       const py::buffer_info& info = held.back();
@@ -51,7 +51,7 @@ static void save_named(
     const std::vector<std::tuple<std::string, std::string, std::string, std::vector<int64_t>,
                                  std::map<int64_t, std::string>>>& inputs,
     std::vector<std::string> outputs, std::string prefix) {
-  const Initializers data(initializers, OnnxSaveOptions().external_threshold);
+  const Initializers data(initializers, OnnxDataPlacement().threshold);
   SavedModel model;
   for (const auto& [value, name, dtype, sizes, any_sizes] : inputs)
     model.inputs.push_back({value, name, parse_dtype(dtype), sizes, any_sizes});

@@ -168,7 +168,7 @@ OnnxModel lower_to_onnx(const Graph& graph, const OnnxSaveOptions& options) {
 }
 
 void save_onnx(const Graph& graph, const std::string& path, const OnnxSaveOptions& options) {
-  write_onnx_file(lower_to_onnx(graph, options), path, options.external_threshold);
+  write_onnx_file(lower_to_onnx(graph, options), path, options.placement);
 }
 
 std::unique_ptr<Graph> load_onnx(const std::string& path) {

@@ -14,6 +14,7 @@
 #include <unordered_map>
 
 #include "ir/graph.h"
+#include "onnx/onnx_file.h"
 #include "onnx/onnx_model.h"
 
 namespace ortmodule {
@@ -27,8 +28,7 @@ struct OnnxTensorData {
 struct OnnxSaveOptions {
   /// Data of the inputs (parameters, buffers, constants) to write as initializers, by name.
   std::unordered_map<std::string, OnnxTensorData> initializers;
-  /// If they have more bytes in total, their data goes to a second file, `<path>.data`.
-  size_t external_threshold = size_t{1} << 30;
+  OnnxDataPlacement placement;
 };
 
 /// Converts the graph to ONNX. The types of all values must be set.

@@ -159,7 +159,7 @@ void save_model(const Graph& graph, const std::string& path, const SavedModel& m
   renaming.apply(file.graph);
   order_inputs(file.graph, model);
   file.metadata.clear();
-  write_onnx_file(file, path, model.data.external_threshold);
+  write_onnx_file(file, path, model.data.placement);
 }
 
 }  // namespace ortmodule

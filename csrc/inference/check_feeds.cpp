@@ -42,7 +42,8 @@ void check_map(const OnnxValue& input, const HostFeed& feed) {
              "' must be a dict, but found ", kind_of(feed));
   const HostTensorView &keys = feed.tensors[0], &values = feed.tensors[1];
   ORTM_CHECK(keys.dtype == DType::Int64 && keys.sizes.size() == 1 && keys.sizes == values.sizes,
-             "[run] input '", input.name, "' must be a dict of numbers by str or int");
+             "[run] input '", input.name,
+             "' must be a dict of numbers by str or int, with one or more of them");
   check_tensor(input, values);
 }
 

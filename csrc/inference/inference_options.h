@@ -7,6 +7,7 @@
 #include <string>
 
 #include "inference/memory_options.h"
+#include "onnx/onnx_file.h"
 #include "runtime/run_device.h"
 
 namespace ortmodule {
@@ -21,6 +22,7 @@ struct InferenceOptions {
   std::set<std::string> disabled_passes;           // of the optimizer, by name
   bool profiling = false;                          // from the start
   bool half_weights = false;                       // float32 weights are kept in 16 bits
+  OnnxDataPlacement optimized_data = {};           // of an optimized model that is saved
   RunDeviceOptions device = {};                    // that runs the model
 
   static constexpr int64_t kAllOptimizations = 99;

@@ -119,6 +119,7 @@ void InferenceSession::save_optimized(const std::vector<HostFeed>& feeds, const 
   optimized.weights = outcome->weights;
   optimized.weight_sizes = outcome->weight_sizes;
   for (const OnnxValue& output : outputs()) optimized.outputs.push_back(output.name);
+  optimized.placement = host_.options.optimized_data;
   ::ortmodule::save_optimized(optimized, path);
 }
 

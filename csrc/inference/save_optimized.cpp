@@ -38,6 +38,7 @@ void save_optimized(const OptimizedModel& model, const std::string& path) {
   const std::map<std::string, std::string> names = size_names(model);
   SavedModel saved;
   saved.outputs = model.outputs;
+  saved.data.placement = model.placement;
   for (size_t i = 0; i < model.inputs.size(); ++i) {
     const Value& value = *inputs.at(i).value;
     SavedInput& input = saved.inputs.emplace_back();

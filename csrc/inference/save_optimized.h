@@ -6,6 +6,7 @@
 
 #include "inference/host_tensor.h"
 #include "ir/graph.h"
+#include "onnx/onnx_file.h"
 #include "onnx/onnx_model.h"
 
 namespace ortmodule {
@@ -22,10 +23,11 @@ struct OptimizedModel {
   std::vector<Sizes> weight_sizes;
   /// Names of the outputs.
   std::vector<std::string> outputs;
+  OnnxDataPlacement placement;  // of the weights
 };
 
 /// Replaces an existing file atomically. Sizes that may change keep the model's names; those that
-/// the graph was made for are numbers. Large weights go to `<path>.data`. Throws Error if a size
+/// the graph was made for are numbers. Throws Error if a size
 /// depends on the content of an input, which ONNX's operators cannot say.
 void save_optimized(const OptimizedModel& model, const std::string& path);
 

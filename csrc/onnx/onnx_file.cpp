@@ -16,9 +16,8 @@
 namespace ortmodule {
 namespace {
 
-constexpr int kIrVersion = 11;         // the IR version of opset 23
-constexpr size_t kAlignment = 4096;    // of external data: readers map the file into memory
-constexpr size_t kSmallTensor = 1024;  // bytes; smaller ones stay in the model
+constexpr int kIrVersion = 11;       // the IR version of opset 23
+constexpr size_t kAlignment = 4096;  // of external data: readers map the file into memory
 constexpr size_t kMessageLimit = size_t{1} << 31;  // protobuf's
 constexpr size_t kPieceBytes = size_t{8} << 20;    // of a tensor that is copied
 
@@ -309,6 +308,7 @@ struct InitializerField {
 // Numbers of fields in GraphProto, TensorProto and ModelProto.
 constexpr int kInitializer = 5, kSparseInitializer = 15, kRawData = 9, kGraph = 7;
 
+// `external`: where its data go; null for the model itself.
 InitializerField initializer_field(const OnnxInitializer& from, const std::string& location,
                                    ReplacingFile* external) {
   InitializerField field;
@@ -325,7 +325,7 @@ InitializerField initializer_field(const OnnxInitializer& from, const std::strin
     write_tensor(from.tensor, &tensor);
   } else {
     write_tensor_type(from.tensor, &tensor);
-    if (external && size >= kSmallTensor) {
+    if (external) {
       write_external(from.tensor, location, *external, &tensor);
     } else {
       append_bytes_header(raw, kRawData, size);
@@ -338,21 +338,38 @@ InitializerField initializer_field(const OnnxInitializer& from, const std::strin
   return field;
 }
 
+// The name of the file of data, as the model has it.
+std::string data_location(const std::string& path, const std::string& wanted) {
+  const std::filesystem::path own = std::filesystem::path(path).filename();
+  if (wanted.empty()) return own.string() + ".data";
+  const std::filesystem::path file = std::filesystem::path(wanted).lexically_normal();
+  const bool inside = file.is_relative() && !file.filename().empty() && *file.begin() != "..";
+  if (!inside || file == own)
+    fail(path, str("external data must go to another file in the model's folder, but found '",
+                   wanted, "'"));
+  return file.generic_string();
+}
+
 }  // namespace
 
 // The graph is the last field of the model and the initializers its last fields, so that their data
 // go from their places to the file without a message that holds all of them.
-void write_onnx_file(const OnnxModel& model, const std::string& path, size_t external_threshold) {
-  size_t total = 0;
-  for (const OnnxInitializer& initializer : model.graph.initializers)
+void write_onnx_file(const OnnxModel& model, const std::string& path,
+                     const OnnxDataPlacement& placement) {
+  size_t total = 0, largest = 0;
+  for (const OnnxInitializer& initializer : model.graph.initializers) {
     total += initializer.tensor.size_bytes();
+    largest = std::max(largest, initializer.tensor.size_bytes());
+  }
+  const std::string location = data_location(path, placement.file);
   std::optional<ReplacingFile> data;
-  if (total > external_threshold) data.emplace(path + ".data");
-  const std::string location = std::filesystem::path(path).filename().string() + ".data";
+  if (total > placement.threshold && largest >= placement.least_bytes)
+    data.emplace((std::filesystem::path(path).parent_path() / location).string());
   std::vector<InitializerField> fields;
   size_t graph_bytes = 0;
   for (const OnnxInitializer& initializer : model.graph.initializers) {
-    fields.push_back(initializer_field(initializer, location, data ? &*data : nullptr));
+    const bool beside = data && initializer.tensor.size_bytes() >= placement.least_bytes;
+    fields.push_back(initializer_field(initializer, location, beside ? &*data : nullptr));
     graph_bytes += fields.back().head.size();
     if (fields.back().data) graph_bytes += fields.back().data->size_bytes();
   }

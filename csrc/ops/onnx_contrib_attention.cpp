@@ -1,4 +1,6 @@
 // Import of com.microsoft's attention operators.
+#include <limits>
+
 #include "base/error.h"
 #include "ops/onnx_contrib_heads.h"
 #include "ops/onnx_nested.h"
@@ -7,11 +9,17 @@
 namespace ortmodule::onnx_heads {
 namespace {
 
-// Queries are the last of the keys and see none after them.
-Value* causal_bias(OnnxCall& c, const Heads& h) {
+// Queries stand behind the `past` keys of earlier calls, and see no key behind their own. Where
+// there are more keys than these, the last query sees all of them, as in onnxruntime.
+Value* causal_bias(OnnxCall& c, const Heads& h, const DimExpr& past) {
   const DimExpr queries = h.q->dims.at(2), keys = h.k->dims.at(2);
-  Value* seen = c.pointwise("LessOrEqual", {range(c, 0, keys, {1, keys}),
-                                            range(c, keys - queries, queries, {queries, 1})});
+  Value* seen = c.pointwise("LessOrEqual",
+                            {range(c, 0, keys, {1, keys}), range(c, past, queries, {queries, 1})});
+  if (!c.sizes().equal(keys, past + queries)) {
+    Value* last =
+        c.pointwise("Equal", {range(c, 1, queries, {queries, 1}), size_number(c, queries)});
+    seen = c.emit("Or", {seen, last});
+  }
   return bias_of(c, seen, -kInfinity, h.q->dtype);
 }
 
@@ -23,10 +31,13 @@ Value* mask_bias(OnnxCall& c, Value* mask, const Heads& h, bool is_index_pair) {
   if (mask->rank() == 1) {
     mask = c.cast(mask, DType::Int64);
     Value* j = range(c, 0, keys, {1, keys});
-    const bool pair = is_index_pair && c.sizes().equal(mask->dims.at(0), batch * DimExpr(2));
+    const DimExpr count = mask->dims.at(0);
+    const bool pair = is_index_pair && c.sizes().equal(count, batch * DimExpr(2));
+    // The ends, then where each row's queries and keys begin among all of the batch.
+    const bool all = !is_index_pair && c.sizes().equal(count, batch * DimExpr(3) + DimExpr(2));
+    if (all) mask = c.slice(mask, 0, 0, batch);
     if (!pair && !c.sizes().equal(mask->dims.at(0), batch))
-      c.refuse(str("a mask of indices must have one for each row of the batch, but found ",
-                   mask->dims.at(0)));
+      c.refuse(str("a mask of indices must have one for each row of the batch, but found ", count));
     auto column = [&](const DimExpr& first) {
       Value* part = pair ? c.slice(mask, 0, first, first + batch) : mask;
       return c.reshape(part, {batch, 1});
@@ -58,42 +69,60 @@ Value* packed_part(OnnxCall& c, Value* x, int64_t i) {
   return c.transpose(part, {0, 2, 1, 3});
 }
 
+// The biases of queries, keys and values lie behind each other in one vector.
+class ProjectionBias {
+ public:
+  ProjectionBias(OnnxCall& c, Value* bias) : c_(c), bias_(bias) {}
+
+  /// x [B, L, heads * E] with the bias of the next part.
+  Value* added(Value* x) {
+    if (!bias_) return x;
+    const DimExpr begin = at_;
+    at_ = begin + x->dims.at(2);
+    return c_.emit("Add", {x, c_.slice(bias_, 0, begin, at_)});
+  }
+
+  /// The same for x [B, heads, L, E].
+  Value* added_to_heads(Value* x) {
+    if (!bias_) return x;
+    const DimExpr heads = x->dims.at(1), width = x->dims.at(3), begin = at_;
+    at_ = begin + heads * width;
+    return c_.emit("Add", {x, c_.reshape(c_.slice(bias_, 0, begin, at_), {1, heads, 1, width})});
+  }
+
+ private:
+  OnnxCall& c_;
+  Value* bias_;
+  DimExpr at_ = 0;
+};
+
+// Packed operands, or keys and values that are there already, as those of an encoder.
 void read_projected(OnnxCall& c, Heads& h, int64_t heads) {
-  Value* bias = c.optional(3);
   Value* q = c.in(0);
-  if (q->rank() == 5 || c.rank(1) != 3) {
-    if (bias) c.unsupported("bias with packed operands is not supported");
-    h.q = q->rank() == 5 ? packed_part(c, q, 0) : split_contrib_heads(c, q, heads);
-    if (q->rank() == 5 || c.rank(1) == 5) {
-      Value* packed = q->rank() == 5 ? q : c.in(1);
-      const int64_t first = q->rank() == 5 ? 1 : 0;
-      h.k = packed_part(c, packed, first);
-      h.v = packed_part(c, packed, first + 1);
-    } else {
-      h.k = c.in(1);
-      h.v = c.in(2);
-    }
+  ProjectionBias bias(c, c.optional(3));
+  if (q->rank() == 5) {
+    h.q = bias.added_to_heads(packed_part(c, q, 0));
+    h.k = bias.added_to_heads(packed_part(c, q, 1));
+    h.v = bias.added_to_heads(packed_part(c, q, 2));
     return;
   }
-  DimExpr at = 0;
-  auto part = [&](size_t i) {
-    Value* x = c.in(i);
-    if (bias) {
-      const DimExpr end = at + x->dims.at(2);
-      x = c.emit("Add", {x, c.slice(bias, 0, at, end)});
-      at = end;
-    }
-    return split_contrib_heads(c, x, heads);
-  };
-  h.q = part(0);
-  h.k = part(1);
-  h.v = part(2);
+  h.q = split_contrib_heads(c, bias.added(q), heads);
+  if (c.rank(1) == 5) {
+    if (c.has(3)) c.unsupported("bias with packed keys and values is not supported");
+    h.k = packed_part(c, c.in(1), 0);
+    h.v = packed_part(c, c.in(1), 1);
+  } else if (c.rank(1) == 4) {  // with their bias
+    h.k = c.in(1);
+    h.v = c.in(2);
+  } else {
+    h.k = split_contrib_heads(c, bias.added(c.in(1)), heads);
+    h.v = split_contrib_heads(c, bias.added(c.in(2)), heads);
+  }
 }
 
 Values import_multi_head_attention(OnnxCall& c) {
   const int64_t heads = c.integer("num_heads");
   refuse_shared_buffers(c, {8, 9});
-  if (c.wants_output(3)) c.unsupported("output qk is not supported");
   Heads h;
   if (c.rank(0) != 5 && !c.has(1)) c.refuse("key must be given");
   read_projected(c, h, heads);
@@ -104,9 +133,14 @@ Values import_multi_head_attention(OnnxCall& c) {
   h.scale = c.number("scale", 0.0);
   if (c.has(4)) add_bias(c, h, mask_bias(c, c.in(4), h, false));
   add_bias(c, h, c.optional(5));
-  if (c.flag("unidirectional")) add_bias(c, h, causal_bias(c, h));
-  Value *k = h.k, *v = h.v;
-  return {join_heads(c, attended(c, h)), k, v};
+  if (c.flag("unidirectional"))
+    add_bias(c, h, causal_bias(c, h, c.has(6) ? c.in(6)->dims.at(2) : DimExpr(0)));
+  if (!c.wants_output(3)) return {join_heads(c, attended(c, h)), h.k, h.v};
+  ShownScores shown;
+  Value* y = join_heads(c, attended(c, h, &shown));
+  // Keys that a query does not see have the lowest score, not -inf, as in onnxruntime.
+  Value* lowest = number(c, std::numeric_limits<float>::lowest(), shown.value);
+  return {y, h.k, h.v, c.emit("Max", {shown.value, lowest})};
 }
 
 // ---- Attention ---------------------------------------------------------------------------------
@@ -135,7 +169,8 @@ Values finish_attention(OnnxCall& c, Heads& h, Value* mask, Value* past, Value* 
   h.scale = c.number("scale", 0.0);
   if (mask) add_bias(c, h, mask_bias(c, mask, h, true));
   add_bias(c, h, bias);
-  if (c.flag("unidirectional")) add_bias(c, h, causal_bias(c, h));
+  if (c.flag("unidirectional"))
+    add_bias(c, h, causal_bias(c, h, h.k->dims.at(2) - h.q->dims.at(2)));
   Value* y = join_heads(c, attended(c, h));
   if (!c.wants_output(1)) return {y};
   Dims stacked = h.k->dims;

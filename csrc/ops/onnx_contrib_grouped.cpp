@@ -11,7 +11,6 @@ namespace {
 // input, position_ids, cos_cache, sin_cache
 Values import_contrib_rotary(OnnxCall& c) {
   Value* x = c.in(0);
-  if (c.flag("is_packed_batching")) c.unsupported("is_packed_batching is not supported");
   if (c.number("scale", 1.0) != 1.0) c.refuse("scale must be 1");
   Value* positions = c.cast(c.in(1), DType::Int64);
   const DimExpr length = x->dims.at(x->rank() == 3 ? 1 : 2), batch = x->dims.at(0);

@@ -30,7 +30,6 @@ std::vector<int64_t> streams_of_columns(OnnxCall& c, int64_t half) {
 
 // x, position_ids [3, batch, length], and caches of cosines and sines
 Values import_m_rotary_embedding(OnnxCall& c) {
-  if (c.flag("is_packed_batching")) c.unsupported("attribute is_packed_batching must be 0");
   Value* positions = c.cast(c.in(1), DType::Int64);
   if (positions->rank() != 3 || c.rank(2) != 2)
     c.refuse("position_ids must have three dimensions, and the caches two");

@@ -17,14 +17,14 @@ struct Target {
   std::vector<double> roi;  // starts, then ends; empty: all of x
 };
 
-// size * scale, rounded down
+// size * scale, rounded down. In float64 ten times the float32 next to 2.3 were 22.
 DimExpr scaled(OnnxCall& c, const DimExpr& size, double scale) {
   const double whole = std::floor(scale);
   if (whole == scale && scale >= 1) return size * DimExpr(static_cast<int64_t>(scale));
   const double parts = 1 / scale;
   if (std::floor(parts) == parts) return DimExpr::floor_div(size, static_cast<int64_t>(parts));
-  return DimExpr(
-      static_cast<int64_t>(std::floor(static_cast<double>(c.sizes().fix(size)) * scale)));
+  return DimExpr(static_cast<int64_t>(
+      std::floor(static_cast<float>(c.sizes().fix(size)) * static_cast<float>(scale))));
 }
 
 std::vector<int64_t> resized_axes(OnnxCall& c, size_t rank) {

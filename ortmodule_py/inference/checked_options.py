@@ -152,8 +152,8 @@ class ConfigEntries:
     def get(self, key: str) -> str:
         if key not in self._entries:
             raise InvalidArgument(
-                f"[{self.where}] there must be an entry '{key}', but found {list(self._entries)}"
-                f"{did_you_mean(key, list(self._entries))}"
+                f"[options] {self.where} does not have configuration with key: {key}; it has "
+                f"{list(self._entries)}{did_you_mean(key, list(self._entries))}"
             )
         return self._entries[key]
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+EXTERNAL_FILE = "session.optimized_model_external_initializers_file_name"
+EXTERNAL_BYTES = "session.optimized_model_external_initializers_min_size_in_bytes"
+
 # What an entry changes here; those without a text are accepted with a notice.
 SESSION_KEYS = {
     "optimization.disable_specified_optimizers": "passes that do not run, separated by ';'",
@@ -10,6 +13,8 @@ SESSION_KEYS = {
     "session.memory_limit": "the most bytes of the weights and all runs, as text such as '512MiB'",
     "session.model_external_initializers_file_folder_path": "folder of external data of models "
     "in memory",
+    EXTERNAL_FILE: "file beside the optimized model that its weights go to",
+    EXTERNAL_BYTES: "the least bytes of a weight that goes there, 1024",
     **dict.fromkeys(
         [
             "ep.context_embed_mode",
@@ -46,8 +51,6 @@ SESSION_KEYS = {
             "session.intra_op.allow_spinning",
             "session.intra_op_thread_affinities",
             "session.node_partition_config_file",
-            "session.optimized_model_external_initializers_file_name",
-            "session.optimized_model_external_initializers_min_size_in_bytes",
             "session.qdq_matmulnbits_accuracy_level",
             "session.qdqisint8allowed",
             "session.record_ep_graph_assignment_info",

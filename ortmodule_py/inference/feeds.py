@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ortmodule_py.inference.errors import InvalidArgument
 from ortmodule_py.inference.model_facts import NodeArg
 from ortmodule_py.inference.ort_value import OrtValue, numpy_type, value_of
 
@@ -54,4 +55,12 @@ def as_array(value: Any, wanted: NodeArg, on_device: bool = False) -> Any:
             return value.numpy(force=True)
         except TypeError:  # a type that numpy lacks
             return value_of(value.cpu())
-    return np.asarray(value, dtype=numpy_type(wanted.type))
+    if value is None:  # which numpy takes for a NaN
+        raise InvalidArgument(f"[run] input '{wanted.name}' must have a value, but found None")
+    try:
+        return np.asarray(value, dtype=numpy_type(wanted.type))
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(
+            f"[run] input '{wanted.name}' must be an array of {wanted.type}, or what numpy makes one "
+            f"of, but found {type(value).__name__}: {error}"
+        ) from None

@@ -44,7 +44,8 @@ def get_version_string() -> str:
 
 def get_build_info() -> str:
     """What this is, in one line."""
-    return f"ortmodule_py {_inference.__version__}, with the names of {ONNXRUNTIME_VERSION}"
+    name = f"ortmodule_py {_inference.__version__}"
+    return f"ORT Build Info: {name}, with the names of {ONNXRUNTIME_VERSION}"
 
 
 def has_collective_ops() -> bool:

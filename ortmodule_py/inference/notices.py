@@ -47,7 +47,7 @@ def set_default_logger_callback(callback: LogCallback | None, severity: int = WA
     """
     checked_severity(severity)
     if callback is not None and not callable(callback):
-        raise TypeError(f"[logger] a callback must be callable, but found {callback!r}")
+        raise InvalidArgument(f"[logger] a callback must be callable, but found {callback!r}")
     _logger.callback = callback
     if callback is not None:
         _logger.severity = severity

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ortmodule_py import _inference
+from ortmodule_py.inference.adapters import LoraAdapter
 from ortmodule_py.inference.checked_options import (
     CheckedOptions,
     ConfigEntries,
@@ -15,7 +16,12 @@ from ortmodule_py.inference.checked_options import (
     as_bool,
     as_int,
 )
-from ortmodule_py.inference.config_keys import RUN_KEYS, SESSION_KEYS
+from ortmodule_py.inference.config_keys import (
+    EXTERNAL_BYTES,
+    EXTERNAL_FILE,
+    RUN_KEYS,
+    SESSION_KEYS,
+)
 from ortmodule_py.inference.enums import (
     ExecutionMode,
     ExecutionOrder,
@@ -173,9 +179,24 @@ class SessionOptions(CheckedOptions):
         options.optimization_level = int(self.graph_optimization_level)
         options.profiling = self.enable_profiling
         options.half_weights = self.enable_fp16
+        options.optimized_data = self._optimized_data()
         disabled = self._config.find("optimization.disable_specified_optimizers")
         options.disabled_passes = self._known_passes(disabled.split(";"))
         return options
+
+    def _optimized_data(self) -> _inference.DataPlacement:
+        """Where the weights of the optimized model go: by themselves, beside it from 1 GiB on."""
+        placement = _inference.DataPlacement()
+        placement.file = self._config.find(EXTERNAL_FILE)
+        if placement.file:
+            placement.threshold = 0
+            least = self._config.find(EXTERNAL_BYTES, str(placement.least_bytes))
+            if not least.isdecimal():
+                raise InvalidArgument(
+                    f"[SessionOptions] entry '{EXTERNAL_BYTES}' must be a number, but found {least!r}"
+                )
+            placement.least_bytes = int(least)
+        return placement
 
     def _known_passes(self, names: Iterable[str]) -> set[str]:
         """Those that are passes of this package; the others are onnxruntime's, or misspelled."""
@@ -205,6 +226,7 @@ class RunOptions(CheckedOptions):
     def __init__(self) -> None:
         self._control = _inference.RunControl()
         self._config = ConfigEntries("RunOptions", "run entry", RUN_KEYS)
+        self._adapters: list[LoraAdapter] = []
 
     @property
     def terminate(self) -> bool:
@@ -223,12 +245,11 @@ class RunOptions(CheckedOptions):
         """Returns a stored entry. Raises InvalidArgument if there is none."""
         return self._config.get(config_key)
 
-    def add_active_adapter(self, adapter: Any) -> None:
-        """Raises NotImplementedError: adapters are not supported; merge them into the weights."""
-        raise NotImplementedError(
-            f"[RunOptions] adapters are not supported, but found {adapter!r}; merge them into the "
-            "model, or give the merged weights with SessionOptions.add_initializer"
-        )
+    def add_active_adapter(self, adapter: LoraAdapter) -> None:
+        """Feeds the adapter's parameters in runs with these options, except those with bindings."""
+        if not isinstance(adapter, LoraAdapter):
+            raise TypeError(f"[RunOptions] an adapter must be a LoraAdapter, but found {adapter!r}")
+        self._adapters.append(adapter)
 
 
 def _size(value: int) -> int:

@@ -190,6 +190,16 @@ def asked_for(
         return [(CPU, {})]
 
 
+def known(asked: list[tuple[str, dict[str, str]]]) -> list[tuple[str, dict[str, str]]]:
+    """The same. Raises InvalidArgument for a name that is none of onnxruntime's."""
+    for name, _ in asked:
+        if name not in _ALL:
+            raise InvalidArgument(
+                f"[providers] Unknown Provider Type: {name}; onnxruntime's are {_ALL}"
+            )
+    return asked
+
+
 def chosen(
     asked: list[tuple[str, dict[str, str]]], log: Log, cpu_takes_over: bool = True
 ) -> dict[str, dict[str, str]]:

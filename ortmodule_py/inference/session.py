@@ -15,6 +15,7 @@ import numpy as np
 
 from ortmodule_py import _inference
 from ortmodule_py.inference import cuda
+from ortmodule_py.inference.adapters import with_adapters
 from ortmodule_py.inference.ep_devices import OrtEpDevice, device_of_runs
 from ortmodule_py.inference.errors import Fail, InvalidArgument, NoSuchFile, translated
 from ortmodule_py.inference.explanation import InferenceExplanation
@@ -28,12 +29,13 @@ from ortmodule_py.inference.memory import (
     returns_memory,
     shapes_and_sizes,
 )
+from ortmodule_py.inference.model_config import reads_config, with_config
 from ortmodule_py.inference.model_facts import ModelMetadata, NodeArg, OrtMemoryInfo, memory_info
 from ortmodule_py.inference.notices import did_you_mean
 from ortmodule_py.inference.options import RunOptions, SessionOptions
 from ortmodule_py.inference.ort_value import OrtDevice, OrtValue, OrtValueVector
 from ortmodule_py.inference.private_fields import PrivateFields
-from ortmodule_py.inference.providers import CPU, asked_for, chosen
+from ortmodule_py.inference.providers import CPU, asked_for, chosen, known
 
 _KEYWORDS = ["enable_fallback", "disabled_optimizers", "read_config_from_model", "memory_limit"]
 
@@ -53,7 +55,7 @@ class InferenceSession(PrivateFields):
             "512MiB". A run that never fits is refused before it begins, with the largest batch that
             does; one that has to wait for others waits. Also the session entry `session.memory_limit`.
         kwargs: onnxruntime's `enable_fallback`, `disabled_optimizers` (names of passes of ours) and
-            `read_config_from_model`.
+            `read_config_from_model` (the model's `ort_config` wins over `sess_options`).
 
     Raises NoSuchFile, InvalidProtobuf, InvalidGraph, NotImplemented or InvalidArgument. Of a model
     with open sizes, names and operators are checked here, and the rest in the first run, which has
@@ -78,6 +80,10 @@ class InferenceSession(PrivateFields):
         self._sess_options = checked_kind(sess_options, SessionOptions, "sess_options")
         self._memory_limit = kwargs.get("memory_limit")
         self._model_path, content = _path_or_bytes(path_or_bytes)
+        if reads_config(kwargs.get("read_config_from_model")):
+            with translated():
+                metadata = self._opened(content, _inference.Options()).metadata()
+            self._sess_options = with_config(self._sess_options, metadata["custom_metadata_map"])
         may_fall_back = bool(kwargs.get("enable_fallback", True))
         self._open(asked_for(providers, provider_options, may_fall_back), content)
 
@@ -232,7 +238,7 @@ class InferenceSession(PrivateFields):
         """Opens the model again with other execution providers. No run may be under way."""
         kept = dict(self.__dict__)
         try:
-            self._open(asked_for(providers, provider_options, False))
+            self._open(known(asked_for(providers, provider_options, False)))
         except BaseException:  # the session stays the one that it was
             self.__dict__.update(kept)
             raise
@@ -244,11 +250,9 @@ class InferenceSession(PrivateFields):
         """Accepted; see disable_fallback."""
 
     def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
-        """Raises InvalidArgument: no provider here has options that change between runs."""
-        raise InvalidArgument(
-            f"[providers] {self.get_providers()} have no options that change between runs, but "
-            f"found {list(options)}"
-        )
+        """Accepted with a notice: no provider here has options that change between runs."""
+        for name in options:
+            self._log.once(f"dynamic {name}", f"option '{name}' is accepted, but changes nothing")
 
     def get_tuning_results(self) -> list[Any]:
         """What the providers have measured: nothing."""
@@ -287,7 +291,7 @@ class InferenceSession(PrivateFields):
         places = self._places(output_names)
         control = _control(run_options)
         with translated():
-            feeds = self._feeds(input_feed)
+            feeds = self._feeds(with_adapters(input_feed, run_options))
             results = self._session.run(feeds, control)
         if self._first_run:
             self._end_first_run(feeds)
@@ -304,7 +308,7 @@ class InferenceSession(PrivateFields):
         places = self._places(output_names)
         control = _control(run_options)
         with translated():
-            feeds = self._feeds(input_dict_ort_values)
+            feeds = self._feeds(with_adapters(input_dict_ort_values, run_options))
             results = self._session.run_values(feeds, control)
         if self._first_run:
             self._end_first_run(feeds)
@@ -377,10 +381,10 @@ class InferenceSession(PrivateFields):
         `error` is empty, or the message of what went wrong; then `results` is empty. Feeds must not
         change before that. Raises ValueError or InvalidArgument for names at once.
         """
-        self._check_names(input_feed)
+        feed = dict(with_adapters(input_feed, run_options))
+        self._check_names(feed)
         names = list(output_names or ())
         self._places(names)
-        feed = dict(input_feed)
 
         def task() -> None:
             results, message = [], ""

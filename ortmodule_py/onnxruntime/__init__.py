@@ -12,6 +12,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ortmodule_py.inference.adapters import (
+    AdapterFormat as AdapterFormat,
+    LoraAdapter as LoraAdapter,
+)
 from ortmodule_py.inference.enums import *  # noqa: F403
 from ortmodule_py.inference.ep_devices import *  # noqa: F403
 from ortmodule_py.inference.io_binding import IOBinding as IOBinding
@@ -55,11 +59,8 @@ cuda_version: str = ""
 _DEVICES = "sessions run on the CPU, without plug-ins for other devices"
 _COMPILED = "models are planned when they run; nothing is compiled for a device beforehand"
 _PACKAGES = "there are no packages of models; open the .onnx file"
-_ADAPTERS = "merge adapters into the model, or give merged weights with add_initializer"
 
 ABSENT: dict[str, str] = {
-    "AdapterFormat": _ADAPTERS,
-    "LoraAdapter": _ADAPTERS,
     "ModelCompiler": _COMPILED,
     "ModelPackage": _PACKAGES,
     "ModelPackageComponentContext": _PACKAGES,

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from ortmodule_py.quantization.calibrate import (
-    MinMaxCalibrater,
-    TensorData,
-    TensorsData,
-    create_calibrator,
+from ortmodule_py.quantization.calibrate import CalibraterBase, MinMaxCalibrater
+from ortmodule_py.quantization.configurations import (
+    DynamicQuantConfig,
+    StaticQuantConfig,
+    quant_pre_process,
+    quantize,
 )
 from ortmodule_py.quantization.dynamic import quantize_dynamic
+from ortmodule_py.quantization.histograms import (
+    EntropyCalibrater,
+    PercentileCalibrater,
+    create_calibrator,
+)
 from ortmodule_py.quantization.kinds import (
     CalibrationDataReader,
     CalibrationMethod,
     QuantFormat,
     QuantizationMode,
     QuantType,
+)
+from ortmodule_py.quantization.ranges import (
+    TensorData,
+    TensorsData,
+    load_tensors_data,
+    save_tensors_data,
 )
 from ortmodule_py.quantization.report import (
     NodeRecord,
@@ -27,36 +39,38 @@ from ortmodule_py.quantization.report import (
 from ortmodule_py.quantization.static import quantize_static
 
 __all__ = [
+    "CalibraterBase",
     "CalibrationDataReader",
     "CalibrationMethod",
+    "DynamicQuantConfig",
+    "EntropyCalibrater",
     "MinMaxCalibrater",
     "NodeRecord",
     "OutputError",
+    "PercentileCalibrater",
     "QuantFormat",
     "QuantType",
     "QuantizationMode",
     "QuantizationReport",
+    "StaticQuantConfig",
     "TensorData",
     "TensorsData",
     "WeightError",
     "create_calibrator",
+    "load_tensors_data",
+    "quant_pre_process",
+    "quantize",
     "quantize_dynamic",
     "quantize_static",
+    "save_tensors_data",
 ]
 
 # Names of onnxruntime.quantization that are left out, and what to do instead.
 _ELSEWHERE = {
-    "quant_pre_process": "models need no preparation here: the session optimizes them when it loads",
-    "quantize": "call quantize_dynamic or quantize_static",
-    "StaticQuantConfig": "pass the options to quantize_static",
-    "DynamicQuantConfig": "pass the options to quantize_dynamic",
     "get_qdq_config": "pass the options to quantize_static",
     "QDQQuantizer": "call quantize_static",
     "CudaQuantizer": "quantized models are for the CPU",
-    "load_tensors_data": "pass calibration_cache_path to quantize_static",
-    "save_tensors_data": "pass calibration_cache_path to quantize_static",
     "write_calibration_table": "tables for TensorRT are not written",
-    "CalibraterBase": "call quantize_static, which calibrates",
 }
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ortmodule_py import _inference
 from ortmodule_py.inference.errors import translated
-from ortmodule_py.quantization.calibrate import (
-    TensorsData,
-    create_calibrator,
-    load_ranges,
-    save_ranges,
-)
+from ortmodule_py.quantization.histograms import create_calibrator
 from ortmodule_py.quantization.kinds import (
     CalibrationMethod,
     QuantFormat,
@@ -22,6 +19,11 @@ from ortmodule_py.quantization.kinds import (
     unknown_option,
 )
 from ortmodule_py.quantization.model_files import feeds_of, read_model, write_with_report
+from ortmodule_py.quantization.ranges import (
+    TensorsData,
+    load_tensors_data,
+    save_tensors_data,
+)
 from ortmodule_py.quantization.report import QuantizationReport
 
 _INTEGERS = (QuantType.QInt8, QuantType.QUInt8, QuantType.QInt16, QuantType.QUInt16)
@@ -41,7 +43,12 @@ _EXTRA_OPTIONS = {
     "OpTypesToExcludeOutputQuantization": ("ops_without_output", False),
     "QDQOpTypePerChannelSupportToAxis": ("axis_by_op", False),
 }
-_CALIBRATION = {"CalibTensorRangeSymmetric": "symmetric", "CalibMovingAverage": "moving_average"}
+# Those of calibration: the option of the calibrater, and what it must be.
+_CALIBRATION: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "CalibTensorRangeSymmetric": ("symmetric", bool),
+    "CalibMovingAverage": ("moving_average", bool),
+    "CalibPercentile": ("percentile", float),
+}
 _WITHOUT_EFFECT = (
     "EnableSubgraph",
     "MatMulConstBOnly",
@@ -52,7 +59,6 @@ _WITHOUT_EFFECT = (
 )
 _NOT_OFFERED = (
     "BlockSize",
-    "CalibPercentile",
     "CalibStridedMinMax",
     "DedicatedQDQPair",
     "SmoothQuant",
@@ -95,7 +101,7 @@ def quantize_static(
             `nodes_to_quantize`, `nodes_to_exclude` and `use_external_data_format`.
         activation_type: QInt8, QUInt8, QInt16 or QUInt16.
         weight_type: as `activation_type`.
-        calibrate_method: CalibrationMethod.MinMax; the others are refused.
+        calibrate_method: CalibrationMethod.MinMax, Percentile or Entropy; Distribution is refused.
         calibration_providers: accepted; the feeds run on the CPU.
         extra_options: onnxruntime's, by name.
         calibration_cache_path: ranges are read from that file or, if it does not exist, written.
@@ -125,7 +131,10 @@ def quantize_static(
         calibration,
         calibration_cache_path,
     )
-    ends = {name: (float(each.lowest), float(each.highest)) for name, each in ranges.items()}
+    ends = {
+        name: (float(np.min(each.lowest)), float(np.max(each.highest)))
+        for name, each in ranges.items()
+    }
     with translated():
         found = model.quantize_static(options, ends)
     feeds, external = feeds_of(samples), use_external_data_format
@@ -147,10 +156,10 @@ def _options(
 
 
 def _ranges(
-    model: Any, names: list[str], reader: Any, method: Any, options: dict[str, bool], cache: Any
+    model: Any, names: list[str], reader: Any, method: Any, options: dict[str, Any], cache: Any
 ) -> TensorsData:
     if cache is not None and Path(cache).exists():
-        ranges = load_ranges(cache)
+        ranges = load_tensors_data(cache)
         if ranges.calibration_method.name != getattr(method, "name", method):
             raise ValueError(
                 f"[quantization] {cache}: must be calibrated with {method}, but found "
@@ -162,17 +171,19 @@ def _ranges(
             "[quantization] a calibration_data_reader or an existing calibration_cache_path must "
             "be given"
         )
-    calibrator = create_calibrator(model, names, method, options)
+    calibrator = create_calibrator(
+        model, calibrate_method=method, extra_options=options, names=names
+    )
     calibrator.collect_data(reader)
     ranges = calibrator.compute_data()
     if cache is not None:
-        save_ranges(ranges, cache)
+        save_tensors_data(ranges, cache)
     return ranges
 
 
-def _set_extra(options: _inference.StaticQuantization, extra: Mapping[str, Any]) -> dict[str, bool]:
+def _set_extra(options: _inference.StaticQuantization, extra: Mapping[str, Any]) -> dict[str, Any]:
     """Sets the engine's options; returns those of the calibration."""
-    calibration = {}
+    calibration: dict[str, Any] = {}
     for name, value in extra.items():
         if name in _EXTRA_OPTIONS:
             target, opposite = _EXTRA_OPTIONS[name]
@@ -180,7 +191,8 @@ def _set_extra(options: _inference.StaticQuantization, extra: Mapping[str, Any])
                 value = set(value)
             setattr(options, target, not value if opposite else value)
         elif name in _CALIBRATION:
-            calibration[_CALIBRATION[name]] = bool(value)
+            option, kind = _CALIBRATION[name]
+            calibration[option] = kind(value)
         elif name in _NOT_OFFERED:
             if value:
                 raise ValueError(f"[quantization] extra option {name!r} is not offered here")

@@ -182,7 +182,7 @@ class OnnxMutations : public testing::Test {
 
   std::string written() const {
     const std::string path = (folder_ / "m.onnx").string();
-    write_onnx_file(parse_onnx_model(model_of_functions().bytes(), "m"), path, kMiB);
+    write_onnx_file(parse_onnx_model(model_of_functions().bytes(), "m"), path, {.threshold = kMiB});
     std::ifstream in(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   }

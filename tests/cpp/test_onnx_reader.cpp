@@ -388,7 +388,7 @@ TEST_F(OnnxReaderFiles, WrittenModelsReadTheSame) {
     OnnxModel model = parse(message);
     model.graph.name = "g";
     model.ir_version = 0;  // one of ours
-    write_onnx_file(model, path, 1000);
+    write_onnx_file(model, path, {.threshold = 1000});
     OnnxModel copy = read_onnx_model(path);
     EXPECT_TRUE(copy.intact);
     EXPECT_EQ(copy.producer, "ortmodule_py");
@@ -402,7 +402,7 @@ TEST_F(OnnxReaderFiles, EditsAreNoticed) {
   const std::string path = at("m.onnx").string();
   OnnxModel model = parse(model_of_attributes());
   model.ir_version = 0;  // one of ours
-  write_onnx_file(model, path, 1000);
+  write_onnx_file(model, path, {.threshold = 1000});
   std::ifstream in(path, std::ios::binary);
   std::string bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   EXPECT_TRUE(parse_onnx_model(bytes, "m").intact);

@@ -386,6 +386,10 @@ def test_dict_vectorizer(texts: bool) -> None:
         numbered = feed if texts else {ord(name) % 10: value for name, value in feed.items()}
         (y,) = session.run(None, {"x": numbered})
         np.testing.assert_array_equal(y, stock.run(None, {"x": numbered})[0])
+    for wrong in ({4: 1.0, "é": 2.0}, {}, {"é" if texts else 4: "a word"}):
+        for runtime in (stock, session):
+            with pytest.raises(RuntimeError):
+                runtime.run(None, {"x": wrong})
     with pytest.raises(RuntimeError, match="must be a dict, but found a tensor"):
         session.run(None, {"x": np.zeros(3, np.float32)})
     with pytest.raises(RuntimeError, match="input 'x' must be a dict"):  # one each run

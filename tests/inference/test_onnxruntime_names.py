@@ -26,6 +26,8 @@ CLASSES = [
     "ModelMetadata",
     "OrtMemoryInfo",
     "OrtArenaCfg",
+    "AdapterFormat",
+    "LoraAdapter",
     "OrtEpDevice",
     "OrtHardwareDevice",
     *(name for name in ("OrtValue", "IOBinding", "OrtDevice") if hasattr(ours, name)),
@@ -41,8 +43,8 @@ def test_names_of_the_module() -> None:
     missing = {name for name in public(dir(stock)) if not hasattr(ours, name)} - subpackages
     assert missing == {name for name in ours.ABSENT if "." not in name}
     assert all(len(reason) > 10 for reason in ours.ABSENT.values())
-    with pytest.raises(AttributeError, match="no LoraAdapter: merge adapters into the model"):
-        _ = ours.LoraAdapter
+    with pytest.raises(AttributeError, match="no SparseTensor: feed and fetch dense arrays"):
+        _ = ours.SparseTensor
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -146,6 +148,7 @@ def test_functions_of_the_module() -> None:
     assert set(stock.get_all_providers()) <= set(ours.get_all_providers())
     assert ours.get_device() == "CPU" and ours.__version__ == stock.__version__
     assert ours.get_version_string() == stock.get_version_string()
+    assert all("Build Info" in package.get_build_info() for package in (stock, ours))
     assert not ours.has_collective_ops()
     with pytest.raises(NotImplementedError, match="plug-ins cannot be loaded"):
         ours.register_execution_provider_library("mine", "lib.so")
@@ -153,6 +156,9 @@ def test_functions_of_the_module() -> None:
 
 def test_a_logger_callback_that_fails(capsys: pytest.CaptureFixture[str]) -> None:
     """Its error and the message are on stderr, and the session goes on."""
+    for package in (stock, ours):
+        with pytest.raises(RuntimeError):
+            package.set_default_logger_callback("no function")
 
     def fails(*_: object) -> None:
         raise KeyError("of the callback")
@@ -267,6 +273,16 @@ def test_names_of_the_extension_module() -> None:
         collection = package.capi.onnxruntime_inference_collection
         assert collection.OrtValue is package.OrtValue and collection.IOBinding is package.IOBinding
         assert [collection.get_ort_device_type(name) for name in ("cpu", "cuda")] == [0, 1]
+        normalize = collection.check_and_normalize_provider_args
+        names, options = normalize(["one", ("two", {3: 4})], None, ["one", "two"])
+        assert list(names) == ["one", "two"] and list(options) == [{}, {"3": "4"}]
+        assert list(map(list, normalize(None, None, []))) == [[], []]
+        with pytest.warns(UserWarning, match="Duplicate provider 'one'"):
+            assert normalize(["one", "one"], [{}, {"x": 1}], ["one"])[1] == [{}]
+        with pytest.warns(UserWarning, match="'one' is not in available provider names"):
+            normalize(["one"], None, ["two"])
+        with pytest.raises(ValueError, match="same length"):
+            normalize(["one"], [], ["one"])
 
 
 def test_modules_of_capi_under_another_name() -> None:

@@ -12,6 +12,7 @@ import onnxruntime as stock
 import pytest
 from onnx import TensorProto, helper
 
+import ortmodule_py.onnxruntime as ours
 from ortmodule_py.inference import InferenceSession
 from tests.inference.models import model_bytes, weights, x_of
 
@@ -106,8 +107,8 @@ def compare(path: Path, x: np.ndarray[Any, Any], atol: float = 1e-4) -> set[str]
     """Returns the operators of the file that are not of ONNX."""
     peer = stock.InferenceSession(path, providers=["CPUExecutionProvider"])
     found = InferenceSession(path).run(None, {"x": x})
-    for ours, theirs in zip(found, peer.run(None, {"x": x}), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=atol)
+    for one, other in zip(found, peer.run(None, {"x": x}), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=atol)
     return {step.op_type for step in onnx.load(path).graph.node if step.domain}
 
 
@@ -146,3 +147,67 @@ def test_weights_in_blocks_of_another_processor(tmp_path: Path) -> None:
     kernel.dims[:2] = [4, 256]
     with pytest.raises(RuntimeError, match="channels must be multiples of"):
         InferenceSession(model.SerializeToString()).run(None, {"x": x_of(2, 16, 5, 6)})
+
+
+FILE = "session.optimized_model_external_initializers_file_name"
+LEAST = "session.optimized_model_external_initializers_min_size_in_bytes"
+
+
+@pytest.mark.parametrize("package", [stock, ours])
+@pytest.mark.parametrize("folder", [".", "inner"])
+def test_weights_of_an_optimized_file_go_to_one_beside_it(
+    package: Any, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of at least so many bytes; a session of ours or of stock's reads both."""
+    monkeypatch.chdir(tmp_path)
+    Path("inner").mkdir()
+    path = f"{folder}/optimized.onnx"
+    options = package.SessionOptions()
+    options.graph_optimization_level = package.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.optimized_model_filepath = path
+    options.add_session_config_entry(FILE, "weights.bin")
+    options.add_session_config_entry(LEAST, "64")
+    graph = two_weights()
+    expected = package.InferenceSession(graph, options).run(None, {"x": x_of(3, 4)})
+    written = onnx.load(path, load_external_data=False).graph.initializer
+    beside = {each.name for each in written if each.data_location == TensorProto.EXTERNAL}
+    assert len(written) == 2 and len(beside) == 1
+    assert Path(folder, "weights.bin").exists()
+    for reader in (stock, ours):
+        (y,) = reader.InferenceSession(path).run(None, {"x": x_of(3, 4)})
+        np.testing.assert_allclose(y, expected[0], rtol=1e-5)
+
+
+def two_weights() -> bytes:
+    """Of 64 and of 16 bytes."""
+    nodes = [node("MatMul", ["x", "w"], ["h"]), node("Add", ["h", "b"], ["y"])]
+    return model_bytes(nodes, {"x": (TensorProto.FLOAT, [3, 4])}, ["y"], weights(w=(4, 4), b=(4,)))
+
+
+@pytest.mark.parametrize(
+    "entries,message",
+    [
+        ({FILE: "../weights.bin"}, "another file in the model's folder"),
+        ({FILE: "/weights.bin"}, "another file in the model's folder"),
+        ({FILE: "optimized.onnx"}, "another file in the model's folder"),
+        ({FILE: "weights.bin", LEAST: "many"}, "must be a number, but found 'many'"),
+    ],
+)
+def test_other_places_of_weights_are_refused(
+    entries: dict[str, str], message: str, tmp_path: Path
+) -> None:
+    options = ours.SessionOptions()
+    options.optimized_model_filepath = tmp_path / "optimized.onnx"
+    for key, value in entries.items():
+        options.add_session_config_entry(key, value)
+    with pytest.raises(RuntimeError, match=message):
+        ours.InferenceSession(two_weights(), options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_weights_that_are_all_small_stay_in_the_optimized_file(tmp_path: Path) -> None:
+    options = ours.SessionOptions()
+    options.optimized_model_filepath = tmp_path / "optimized.onnx"
+    options.add_session_config_entry(FILE, "weights.bin")  # from 1024 bytes on
+    ours.InferenceSession(two_weights(), options)
+    assert [path.name for path in tmp_path.iterdir()] == ["optimized.onnx"]

@@ -122,6 +122,9 @@ def test_misspelled_names_and_forms() -> None:
         ort.InferenceSession(mlp(), providers=["CudaExecutionProvider"])
     session, messages = opened(providers=["ZebraExecutionProvider", CPU])
     assert len(messages) == 1 and session.get_providers() == [CPU]
+    with pytest.raises(RuntimeError, match="Unknown Provider Type: ZebraExecutionProvider"):
+        session.set_providers(["ZebraExecutionProvider"])
+    assert session.get_providers() == [CPU]
     session, messages = opened(providers=[CPU, CPU])
     assert messages == [f"Duplicate provider '{CPU}' encountered, ignoring."]
     assert opened(providers=[])[0].get_providers() == [CPU]
@@ -140,3 +143,11 @@ def test_misspelled_names_and_forms() -> None:
         session, messages = opened(**given)
         assert session.get_providers() == [CPU]
         assert len(messages) == 1 and message in messages[0]
+
+
+def test_options_that_change_between_runs_are_accepted(capfd: pytest.CaptureFixture[str]) -> None:
+    session = ort.InferenceSession(mlp())
+    for kind in ("Efficient", "Default"):
+        session.set_ep_dynamic_options({"ep.dynamic.workload_type": kind})
+    said = capfd.readouterr().err
+    assert said.count("'ep.dynamic.workload_type' is accepted, but changes nothing") == 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from ortmodule_py import InferenceSession, SessionOptions
 from tests.inference.test_data_sizes import (
@@ -449,3 +449,43 @@ def test_slices_that_go_back_start_within_the_axis(size: int, start: int, end: i
     x = np.arange(size * 2, dtype="float32").reshape(size, 2)
     bounds = [np.array([each]) for each in (start, end, 0, -1)]
     compare(*single("Slice", [x, *bounds]))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize(
+    ("size", "factor"), [(10, 2.3), (10, 0.7), (9, 0.6), (3, 1.4), (100, 1.13)]
+)
+def test_a_resized_size_is_a_product_of_float32(mode: str, size: int, factor: float) -> None:
+    """That of float64 may be below an integer: 22.99 for ten times 2.3."""
+    x = np.random.default_rng(0).standard_normal((1, 2, 4, size)).astype("float32")
+    scales = np.array([1, 1, 1, factor], "float32")
+    model, feeds = single("Resize", [x, None, scales], opset=19, mode=mode)
+    (theirs,) = stock(model).run(None, feeds)
+    (ours,) = InferenceSession(model, ONE_THREAD).run(None, feeds)
+    assert ours.shape == theirs.shape == (1, 2, 4, round(size * factor, 6) // 1)
+    np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3])
+@pytest.mark.parametrize("step", [-3, -2, -1, 1, 2])
+@pytest.mark.parametrize("fed", [False, True])
+def test_bounds_of_slices_beyond_the_ends(size: int, step: int, fed: bool) -> None:
+    """Backwards from before the first element is from the first one, unlike in numpy."""
+    x = np.arange(size, dtype="float32")
+    far = 2**40
+    for start in (-far, -5, -2, -1, 0, 1, 5, far):
+        for end in (-far, -5, -2, 0, 1, 5, far):
+            bounds = [np.array([number]) for number in (start, end)]
+            rest = {"axes": np.array([0]), "steps": np.array([step])}
+            constants = rest if fed else {"start": bounds[0], "end": bounds[1], **rest}
+            given = {"start": bounds[0], "end": bounds[1]} if fed else {}
+            model = make_model(
+                [node("Slice", ["x", "start", "end", "axes", "steps"], ["y"])],
+                [value("x", FLOAT, ["n"]), *(value(name, INT64, [1]) for name in given)],
+                [value("y", FLOAT, None)],
+                [numpy_helper.from_array(array, name) for name, array in constants.items()],
+            )
+            feeds = {"x": x, **given}
+            (theirs,) = stock(model).run(None, feeds)
+            (ours,) = InferenceSession(model, ONE_THREAD).run(None, feeds)
+            np.testing.assert_array_equal(ours, theirs, str((start, end)))

@@ -110,6 +110,12 @@ def test_errors_name_the_input() -> None:
         session.run(None, {"x": np.zeros((2, 5), "float32")})
     with pytest.raises(InvalidArgument, match="'x' must have rank 2"):
         session.run(None, {"x": np.zeros(4, "float32")})
+    with pytest.raises(InvalidArgument, match="'x' must have a value, but found None"):
+        session.run(None, {"x": None})
+    with pytest.raises(
+        InvalidArgument, match=r"'x' must be an array of tensor\(float\).*found str"
+    ):
+        session.run(None, {"x": "three"})
     with pytest.raises(InvalidArgument, match="an output must be one of"):
         session.run(["q"], {"x": np.zeros(4, "float32")})  # before anything is run
 

@@ -16,6 +16,7 @@ from sklearn.pipeline import make_pipeline
 
 from ortmodule_py import InferenceSession
 from ortmodule_py.inference import InvalidGraph, NotImplemented, RuntimeException
+from tests.inference.models import model_bytes
 from tests.inference.test_operators_of_onnxruntime import MICROSOFT, single
 from tests.inference.test_session import ONE_THREAD
 
@@ -287,3 +288,15 @@ def test_documents_of_scikit_learn(vectorizer: Any, options: dict[str, Any]) -> 
     labels, shares = session.run(None, {"x": texts(*lines).reshape(-1, 1)})
     np.testing.assert_array_equal(labels, model.predict(lines))
     np.testing.assert_allclose(shares, model.predict_proba(lines), rtol=1e-4, atol=1e-5)
+
+
+def test_texts_are_fed_as_raw_bytes() -> None:
+    """Elements of numpy's void have one length, and zeros at their end belong to the text."""
+    node = helper.make_node("Identity", ["x"], ["y"])
+    model = model_bytes([node], {"x": (TensorProto.STRING, [2, 1])}, ["y"])
+    for words in ([b"must", b"have"], [b"a\0b\0", b"c\0d\0"]):
+        (y,) = compare(model, {"x": np.array(words, np.void).reshape(2, 1)})
+        assert y.tolist() == [[word.decode()] for word in words]
+    fields = np.zeros((2, 1), [("a", "int8")])
+    with pytest.raises(RuntimeError, match="must have type string"):
+        InferenceSession(model).run(None, {"x": fields})

@@ -107,6 +107,11 @@ def attention_cases() -> list[Case]:
         Case(op, [q, k, v, None, np.array([3, 5], np.int32)], heads),
         Case(op, [q, k, v, None, None, real(1, 2, 3, 5)], heads),
         Case(op, [q, q, q, None, None, None, *past], {**heads, "unidirectional": 1}, 3),
+        # An encoder's keys and values have their bias already; the first query sees the first key.
+        Case(op, [q, real(2, 2, 5, 4), real(2, 2, 5, 4), real(24)], heads),
+        Case(op, [q, k, v, None, mask], {**heads, "unidirectional": 1}),
+        # Ends of the keys, then where the queries and keys of each row begin in a packed batch.
+        Case(op, [q, k, v, None, np.array([3, 5, 0, 3, 6, 0, 5, 10], np.int32)], heads),
     ]
     op, x = "Attention", real(2, 3, 6)
     weights, bias = real(6, 24), real(24)
@@ -171,6 +176,7 @@ def rotary_cases() -> list[Case]:
         Case(op, [real(2, 3, 8), positions, *tables]),
         Case(op, [real(2, 3, 8), np.array([5]), *tables], {"interleaved": 1}),
         Case(op, [real(2, 2, 3, 4), positions, *tables]),
+        Case(op, [real(2, 3, 8), positions, *tables], {"is_packed_batching": 1}),
         Case(op, [real(2, 3, 12), positions, *tables], {"num_heads": 2, "rotary_embedding_dim": 4}),
     ]
 
@@ -496,3 +502,23 @@ def test_packed_operands_of_attention_are_their_parts() -> None:
     wanted = run([q, k, v])
     np.testing.assert_allclose(run([packed]), wanted, rtol=1e-6)
     np.testing.assert_allclose(run([q, packed[:, :, :, 1:].copy()]), wanted, rtol=1e-6)
+    bias = real(24)
+    np.testing.assert_allclose(run([packed, None, None, bias]), run([q, k, v, bias]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("attrs", [{}, {"unidirectional": 1}, {"scale": 0.3}], ids=str)
+@pytest.mark.parametrize("masked", [False, True])
+def test_scores_of_attention(attrs: dict[str, Any], masked: bool) -> None:
+    """Of Whisper's alignments: all that is added to them, and the lowest number for hidden keys."""
+    mask = np.array([[1, 1, 0], [1, 1, 1]], np.int32) if masked else None
+    inputs = [real(2, 3, 8), real(2, 3, 8), real(2, 3, 8), None, mask]
+    model = Case("MultiHeadAttention", inputs, {"num_heads": 2, **attrs}, 4).model()
+    del model.graph.output[1:3]
+    kind = model.graph.output[1].type.tensor_type  # which onnxruntime does not infer
+    kind.elem_type = onnx.TensorProto.FLOAT
+    feeds = {f"in{i}": value for i, value in enumerate(inputs) if value is not None}
+    content = model.SerializeToString()
+    wanted = onnxruntime.InferenceSession(content).run(None, feeds)
+    for ours, theirs in zip(InferenceSession(content).run(None, feeds), wanted, strict=True):
+        assert ours.shape == theirs.shape
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)

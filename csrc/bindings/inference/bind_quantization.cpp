@@ -34,7 +34,7 @@ std::shared_ptr<OnnxModel> read_model(const py::object& model) {
 
 void write_model(const OnnxModel& model, const std::string& path, size_t external_threshold) {
   const py::gil_scoped_release released;
-  write_onnx_file(model, path, external_threshold);
+  write_onnx_file(model, path, {.threshold = external_threshold});
 }
 
 py::list nodes_of(const OnnxModel& model) {

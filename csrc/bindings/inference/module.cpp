@@ -72,11 +72,31 @@ struct Feeds {
     feed.is_map = true;
     const auto& inputs = session_.inputs();
     const OnnxType* type = input < inputs.size() ? &inputs[input]->type : nullptr;
+    if (type && type->kind == OnnxType::Kind::Map) check_keys(*inputs[input], map);
     while (type && type->element) type = type->element.get();
     const auto numpy = py::module_::import("numpy");
     add(feed, numpy.attr("array")(py::list(map.attr("keys")())));
-    add(feed, numpy.attr("array")(py::list(map.attr("values")()),
-                                  numpy_dtype(type ? type->element_type : 0)));
+    try {
+      add(feed, numpy.attr("array")(py::list(map.attr("values")()),
+                                    numpy_dtype(type ? type->element_type : 0)));
+    } catch (const py::error_already_set& error) {
+      if (!error.matches(PyExc_ValueError) && !error.matches(PyExc_TypeError)) throw;
+      throw Error(str("[run] input '", input < inputs.size() ? inputs[input]->name : "",
+                      "' must be a dict of numbers, but found another value: ",
+                      py::cast<std::string>(py::str(error.value()))));
+    }
+  }
+
+  /// numpy would make texts of all keys if one is a text.
+  static void check_keys(const OnnxValue& input, const py::dict& map) {
+    constexpr int kString = 8;
+    const bool texts = input.type.element_type == kString;
+    for (const auto& [key, value] : map) {
+      const bool fits = texts ? py::isinstance<py::str>(key) : PyIndex_Check(key.ptr()) != 0;
+      ORTM_CHECK(fits, "[run] input '", input.name, "' must be a dict by ", texts ? "str" : "int",
+                 ", but found the key ", py::cast<std::string>(py::repr(key)), " of type ",
+                 py::cast<std::string>(py::str(py::type::of(key).attr("__name__"))));
+    }
   }
 
   RunTexts& run_texts() {
@@ -348,6 +368,11 @@ void bind_options(py::module_& m) {
       .def_readwrite("reuse", &RunMemoryOptions::reuse)
       .def_readwrite("power_of_two_block", &RunMemoryOptions::power_of_two_block)
       .def_readwrite("limit_bytes", &RunMemoryOptions::limit_bytes);
+  py::class_<OnnxDataPlacement>(m, "DataPlacement", "See OnnxDataPlacement.")
+      .def(py::init<>())
+      .def_readwrite("threshold", &OnnxDataPlacement::threshold)
+      .def_readwrite("least_bytes", &OnnxDataPlacement::least_bytes)
+      .def_readwrite("file", &OnnxDataPlacement::file);
   py::class_<InferenceOptions>(m, "Options", "How a session runs a model; see InferenceOptions.")
       .def(py::init<>())
       .def_readwrite("threads", &InferenceOptions::threads)
@@ -358,6 +383,7 @@ void bind_options(py::module_& m) {
       .def_readwrite("disabled_passes", &InferenceOptions::disabled_passes)
       .def_readwrite("profiling", &InferenceOptions::profiling)
       .def_readwrite("half_weights", &InferenceOptions::half_weights)
+      .def_readwrite("optimized_data", &InferenceOptions::optimized_data)
       .def_property(
           "device", [](const InferenceOptions& options) { return options.device.number; },
           [](InferenceOptions& options, int number) { options.device.number = number; })

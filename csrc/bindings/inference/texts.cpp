@@ -26,11 +26,13 @@ void add_numbers(const char32_t* points, py::ssize_t length, py::ssize_t count, 
   }
 }
 
-void add_numbers(const char* bytes, py::ssize_t length, py::ssize_t count, RunTexts& texts,
-                 int64_t* numbers) {
+// Elements of numpy's type of bytes, with zeros behind the text, or of raw ones (void), which are
+// texts of that length.
+void add_numbers(const char* bytes, py::ssize_t length, py::ssize_t count, bool raw,
+                 RunTexts& texts, int64_t* numbers) {
   for (py::ssize_t i = 0; i < count; ++i, bytes += length) {
     py::ssize_t end = length;
-    while (end > 0 && bytes[end - 1] == 0) --end;
+    while (!raw && end > 0 && bytes[end - 1] == 0) --end;
     numbers[i] = texts.number({bytes, static_cast<size_t>(end)});
   }
 }
@@ -86,7 +88,10 @@ py::array to_texts(const HostTensor& tensor, const RunTexts& texts) {
 }  // namespace
 
 bool has_texts(const py::array& array) {
-  const char kind = array.dtype().kind();
+  constexpr int kVoid = 20;  // NPY_VOID; types of ml_dtypes have its kind, and another number
+  const py::dtype dtype = array.dtype();
+  const char kind = dtype.kind();
+  if (kind == 'V') return dtype.num() == kVoid && !dtype.has_fields();
   return kind == 'U' || kind == 'O' || kind == 'S';
 }
 
@@ -102,9 +107,9 @@ HostTensorView text_numbers(const py::array& array, RunTexts& texts,
     add_numbers(static_cast<const char32_t*>(given.data()),
                 given.itemsize() / static_cast<py::ssize_t>(sizeof(char32_t)), given.size(), texts,
                 number);
-  else if (kind == 'S')
-    add_numbers(static_cast<const char*>(given.data()), given.itemsize(), given.size(), texts,
-                number);
+  else if (kind == 'S' || kind == 'V')
+    add_numbers(static_cast<const char*>(given.data()), given.itemsize(), given.size(), kind == 'V',
+                texts, number);
   else
     for (py::ssize_t i = 0; i < given.size(); ++i)
       number[i] = number_of(static_cast<PyObject* const*>(given.data())[i], texts);
