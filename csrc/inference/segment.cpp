@@ -98,8 +98,7 @@ std::vector<const void*> Segment::Bound::arguments() const {
 }
 
 int64_t Segment::Outcome::graph_bytes() const {
-  return approximate_bytes(session->exported_graph()) +
-         approximate_bytes(*session->lowered().graph);
+  return approximate_bytes(*session->lowered().graph);
 }
 
 // The outcomes, and their plans. The idle clock may see them for a moment longer than the session.
@@ -522,7 +521,7 @@ void Segment::check_once(Outcome& outcome, const CallShapes& call) {
     const std::lock_guard lock(imports_->mutex);
     if (outcome.checked.count(numbers)) return;
   }
-  outcome.size_checks.check(outcome.session->exported_graph(), values);
+  outcome.size_checks.check(*outcome.session->lowered().graph, values);
   note_freed_heap(kPlanBytes);
   imports_->watch();
   constexpr size_t kMostKnown = 4096;
