@@ -10,10 +10,27 @@
 namespace ortmodule {
 namespace {
 
-std::unique_ptr<Graph> optimized_forward(const Graph& exported, const SessionOptions& options,
-                                         PassReport& report, StageTimes& times) {
+// A graph of the same inputs, to bind calls.
+std::unique_ptr<Graph> inputs_alone(const Graph& graph) {
+  auto alone = std::make_unique<Graph>();
+  for (const GraphInput& input : graph.inputs())
+    alone->add_input(input.value->name, input.value->dtype, input.value->dims, input.kind,
+                     input.requires_grad, input.index);
+  return alone;
+}
+
+// Takes the nodes of `exported` where nobody reads them again.
+std::unique_ptr<Graph> optimized_forward(std::unique_ptr<Graph>& exported,
+                                         const SessionOptions& options, PassReport& report,
+                                         StageTimes& times) {
   StageTimer timer(times.optimize_forward_ms);
-  std::unique_ptr<Graph> forward = exported.clone();
+  std::unique_ptr<Graph> forward;
+  if (options.keep_graphs || options.training()) {
+    forward = exported->clone();
+  } else {
+    forward = std::move(exported);
+    exported = inputs_alone(*forward);
+  }
   report = optimize_forward(*forward, options.optimizer);
   return forward;
 }
@@ -55,7 +72,7 @@ std::vector<bool> outputs_with_gradient(const ExportedPiece& piece, const Graph&
 Session::Session(ExportedPiece piece, SessionOptions options)
     : options_(std::move(options)),
       piece_(std::move(piece)),
-      forward_(optimized_forward(*piece_.graph, options_, forward_report_, times_)),
+      forward_(optimized_forward(piece_.graph, options_, forward_report_, times_)),
       joint_(optimized_joint(forward_, options_, joint_report_, times_)),
       differentiable_outputs_(outputs_with_gradient(piece_, *joint_)),
       symbols_(piece_, *joint_),

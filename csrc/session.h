@@ -46,6 +46,7 @@ class Session {
   /// Whether forward output k can receive a gradient.
   const std::vector<bool>& differentiable_outputs() const { return differentiable_outputs_; }
 
+  /// Without keep_graphs, its inputs alone.
   const Graph& exported_graph() const { return *piece_.graph; }
   const Graph& forward_graph() const { return *forward_; }
   const Graph& joint_graph() const { return *joint_; }
@@ -63,7 +64,7 @@ class Session {
   PassReport forward_report_;
   PassReport joint_report_;
 
-  const ExportedPiece piece_;
+  ExportedPiece piece_;             // without keep_graphs, inputs alone
   std::unique_ptr<Graph> forward_;  // null without keep_graphs, as is the next one
   std::unique_ptr<const Graph> joint_;
   const std::vector<bool> differentiable_outputs_;

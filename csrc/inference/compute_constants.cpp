@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "inference/half_weights.h"
@@ -22,9 +23,13 @@ bool writes_far_ahead(const PlannedStep& step) {
   return from.layout.strides[1] != 1 || from.layout.sizes[1] > kManyColumns;
 }
 
-// One run of a plan for constants. A weight that is in a file is copied for the steps that read it,
-// and goes page by page while the last of them runs: a weight and what is made of it are never
-// there as a whole.
+// What copies of weights may take beyond the results.
+constexpr int64_t kCopyBytes = 2 << 20;
+
+// One run of a plan for constants. A weight that is in a file is copied for the steps that read it.
+// While results that take more are still to come, copies share a block that stays; later a copy
+// goes page by page while the last step that reads it runs, so that a weight and what is made of it
+// are not there as a whole beside all others.
 class ConstantRun : public ReadProgress {
  public:
   ConstantRun(const Program& program, const LoadedModel& model,
@@ -37,10 +42,15 @@ class ConstantRun : public ReadProgress {
         copies_(weights.size()) {
     context_.parallel_for = pool.parallel_for();
     context_.progress = this;
-    for (StorageId storage : plan_.storages.ids())
-      if (plan_.storages[storage].role == PlannedStorage::Role::Argument &&
-          plan_.storages[storage].buffer)
+    for (StorageId storage : plan_.storages.ids()) {
+      const PlannedStorage& planned = plan_.storages[storage];
+      if (planned.role == PlannedStorage::Role::Argument && planned.buffer)
         arguments_.push_back(storage);
+      if (planned.role == PlannedStorage::Role::Output) coming_bytes_ += planned.bytes;
+    }
+    for (BufferId buffer : plan_.buffers.ids())
+      if (plan_.buffers[buffer].kind == BufferKind::ForwardArena)
+        temporary_bytes_ += plan_.buffers[buffer].bytes;
   }
 
   std::vector<HostTensor> run() {
@@ -53,7 +63,8 @@ class ConstantRun : public ReadProgress {
     std::vector<HostTensor> results;
     for (TensorId output : plan_.output_tensors) results.push_back(take(plan_.tensors[output]));
     for (const HostTensor& result : results)
-      if (result.memory) HostMemory::use_huge_pages(result.memory);
+      if (result.memory && in_small_pages_.contains(result.memory.data()))
+        HostMemory::use_huge_pages(result.memory);
     return results;
   }
 
@@ -69,24 +80,48 @@ class ConstantRun : public ReadProgress {
   };
 
   void run_step(int step) {
+    for (StorageId output : new_outputs(step)) coming_bytes_ -= plan_.storages[output].bytes;
+    copies_memory_.limit_kept(coming_bytes_ + kCopyBytes);
     for (StorageId argument : arguments_) {
       const PlannedStorage& storage = plan_.storages[argument];
       if (storage.first_step == step && !frame_.address(storage.buffer)) copy_weight(storage);
     }
-    note_last_reads(step);
-    provide_small_pages(plan_.step(step));
+    const int64_t held_bytes = copies_memory_.held_bytes() + temporary_bytes_;
+    const bool follows = held_bytes > coming_bytes_ + kCopyBytes;
+    context_.progress = follows ? this : nullptr;
+    if (follows) note_last_reads(step);
+    provide_outputs(step, follows && writes_far_ahead(plan_.step(step)));
     execute(program_, frame_, context_, step, step + 1, false);
     for (StorageId argument : arguments_)
       if (const PlannedStorage& storage = plan_.storages[argument]; storage.last_step == step)
         copy_of(storage) = Buffer();
   }
 
-  // Huge pages of such a result would be resident beside what is not yet read.
-  void provide_small_pages(const PlannedStep& step) {
-    if (step.in.empty() || !step.in[0] || !step.out[0] || !writes_far_ahead(step)) return;
-    const PlannedStorage& storage = plan_.storages[plan_.tensors[step.out[0]].storage];
-    if (storage.role == PlannedStorage::Role::Output)
-      frame_.provide(storage.buffer, small_pages_.allocate(storage.bytes));
+  // Storages of results that the step is the first to write to.
+  std::vector<StorageId> new_outputs(int step) const {
+    std::vector<StorageId> found;
+    for (TensorId output : plan_.step(step).out) {
+      if (!output) continue;
+      const StorageId storage = plan_.tensors[output].storage;
+      const PlannedStorage& planned = plan_.storages[storage];
+      if (planned.role == PlannedStorage::Role::Output && planned.first_step == step &&
+          planned.buffer && std::ranges::find(found, storage) == found.end())
+        found.push_back(storage);
+    }
+    return found;
+  }
+
+  // Huge pages, and such as are there at once, would be resident beside what is not yet read.
+  void provide_outputs(int step, bool far_ahead) {
+    for (StorageId output : new_outputs(step)) {
+      const PlannedStorage& storage = plan_.storages[output];
+      Buffer memory = (far_ahead ? small_pages_ : memory_).allocate(storage.bytes);
+      if (far_ahead)
+        in_small_pages_.insert(memory.data());
+      else if (!context_.progress)
+        HostMemory::make_resident(memory);
+      frame_.provide(storage.buffer, std::move(memory));
+    }
   }
 
   void note_last_reads(int step) {
@@ -110,7 +145,8 @@ class ConstantRun : public ReadProgress {
   void copy_weight(const PlannedStorage& storage) {
     const OnnxTensor& weight = weight_of(storage);
     Buffer& copy = copy_of(storage);
-    copy = memory_.allocate(LoadedModel::memory_bytes(weight));
+    copy = copies_memory_.allocate(LoadedModel::memory_bytes(weight));
+    HostMemory::make_resident(copy);  // a block that is used again has its pages
     model_.copy_weight(weight, copy.data());
     bind(storage, copy.data());
   }
@@ -136,11 +172,15 @@ class ConstantRun : public ReadProgress {
   const std::vector<OnnxTensor>& weights_;
   HostMemory memory_;
   HostMemory small_pages_{HostMemory::Keep::Nothing, HostMemory::Pages::Small};
+  HostMemory copies_memory_{HostMemory::Keep::WhileUsed};
   Frame frame_;
   KernelContext context_;
   std::vector<Buffer> copies_;  // by weight
   std::vector<StorageId> arguments_;
   std::vector<Range> last_read_;  // by no step after the current one
+  std::set<const void*> in_small_pages_;
+  int64_t coming_bytes_ = 0;     // of results of later steps
+  int64_t temporary_bytes_ = 0;  // of what is between the weights and results
 };
 
 std::vector<HostTensor> run_graph(std::unique_ptr<Graph> graph, const ConstantPart& part,

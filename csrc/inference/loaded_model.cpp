@@ -77,6 +77,7 @@ const void* LoadedModel::copy(const OnnxTensor& weight) {
   const int64_t taken = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   if (left_bytes_ < taken) {
     blocks_.push_back(memory_.allocate(std::max(taken, kBlockBytes)));
+    if (taken >= kBlockBytes) HostMemory::make_resident(blocks_.back());
     left_bytes_ = blocks_.back().bytes();
   }
   Buffer& block = blocks_.back();

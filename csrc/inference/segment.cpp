@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <list>
 #include <thread>
+#include <unordered_map>
 #include <utility>
 
 #include "base/error.h"
@@ -116,8 +118,7 @@ Segment::Outcome::~Outcome() {
 }
 
 int64_t Segment::Outcome::graph_bytes() const {
-  return approximate_bytes(session->exported_graph()) +
-         approximate_bytes(*session->lowered().graph);
+  return approximate_bytes(*session->lowered().graph);
 }
 
 // The outcomes, and their plans. The idle clock may see them for a moment longer than the session.
@@ -437,9 +438,17 @@ void Segment::add_constants(Outcome& outcome, const ImportedModel& imported,
       key += " " + LoadedModel::key_of(imported.weights.at(input - first));
     if (host_.options.half_weights) key += " half";
   }
+  const auto bytes_of = [&](const ConstantPart* part) {
+    int64_t bytes = 0;
+    for (size_t input : part->inputs)
+      bytes += LoadedModel::memory_bytes(imported.weights.at(input - first));
+    return bytes;
+  };
   outcome.constants = constants_of(outcome, keys, [&](const std::vector<size_t>& places) {
     std::vector<const ConstantPart*> missing;
     for (size_t place : places) missing.push_back(&parts[place]);
+    // Large ones first: their copies take what results of the others will take later.
+    std::ranges::stable_sort(missing, std::greater(), bytes_of);
     ConstantPart whole = joined(missing);
     std::vector<OnnxTensor> weights;
     for (size_t input : whole.inputs) weights.push_back(imported.weights.at(input - first));
@@ -448,14 +457,16 @@ void Segment::add_constants(Outcome& outcome, const ImportedModel& imported,
     // Passes have optimized it as a part of the model.
     options.optimizer.disabled.merge(all_passes());
     auto made = compute(std::move(whole), options, *host_.model, weights, host_.pool);
-    std::vector<std::vector<HostTensor>> by_part;
+    std::unordered_map<const ConstantPart*, std::vector<HostTensor>> by_part;
     auto next = std::make_move_iterator(made.begin());
     for (const ConstantPart* part : missing) {
       const auto end = next + static_cast<ptrdiff_t>(part->piece.graph->outputs().size());
-      by_part.emplace_back(next, end);
+      by_part.try_emplace(part, next, end);
       next = end;
     }
-    return by_part;
+    std::vector<std::vector<HostTensor>> in_order;
+    for (size_t place : places) in_order.push_back(std::move(by_part.at(&parts[place])));
+    return in_order;
   });
   for (const ConstantStore::Tensors& constants : outcome.constants)
     for (const HostTensor& constant : *constants)
@@ -540,7 +551,7 @@ void Segment::check_once(Outcome& outcome, const CallShapes& call) {
     const std::lock_guard lock(imports_->mutex);
     if (outcome.checked.count(numbers)) return;
   }
-  outcome.size_checks.check(outcome.session->exported_graph(), values);
+  outcome.size_checks.check(*outcome.session->lowered().graph, values);
   note_freed_heap(kPlanBytes);
   imports_->watch();
   constexpr size_t kMostKnown = 4096;

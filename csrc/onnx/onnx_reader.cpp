@@ -317,6 +317,10 @@ void read_graph(Context& c, std::string_view message, OnnxGraph& to) {
     }
   });
   to.rest = c.rest(std::move(rest));
+  // The lists stay as long as the session, and up to half of them would be empty.
+  to.nodes.shrink_to_fit();
+  to.initializers.shrink_to_fit();
+  to.values.shrink_to_fit();
 }
 
 OnnxOpset read_opset(const Context& c, std::string_view message) {

@@ -310,6 +310,16 @@ void HostMemory::discard(const void* part, size_t bytes) {
   if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
+void HostMemory::make_resident(const Buffer& block) {
+#ifdef __linux__
+  constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, which older headers and systems lack
+  if (block.bytes() < kSmallBytes) return;
+  madvise(block.data(), static_cast<size_t>(in_pages(block.bytes())), kPopulateWrite);
+#else
+  (void)block;
+#endif
+}
+
 void HostMemory::use_huge_pages(const Buffer& block) {
 #ifdef __linux__
   constexpr int kCollapse = 25;  // MADV_COLLAPSE, which older headers lack

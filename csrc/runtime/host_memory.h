@@ -32,6 +32,9 @@ class HostMemory : public Allocator {
   Buffer allocate_block(int64_t bytes);
   /// Returns the whole pages inside of a part of a block, whose content is lost.
   static void discard(const void* part, size_t bytes);
+  /// Gives a block its pages now: as one call, not as a fault for each. For blocks that are written
+  /// as a whole.
+  static void make_resident(const Buffer& block);
   /// Gives a large block of small pages huge ones now, if the system can.
   static void use_huge_pages(const Buffer& block);
   /// Returns all kept blocks to the system now.

@@ -126,6 +126,27 @@ def test_weights_of_16_bits_are_not_there_beside_those_of_the_file(tmp_path: Pat
     measure(tmp_path / "model.onnx", "fp16", "2x1024")
 
 
+FAULTS = """
+import resource, sys
+import numpy as np
+from ortmodule_py import InferenceSession
+session = InferenceSession(sys.argv[1])
+x = np.ones((2, 1024), "float32")
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+session.run(None, {"x": x})
+faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+pages = 24 * 1024 * 3072 * 4 / 4096
+huge = "[never]" not in open("/sys/kernel/mm/transparent_hugepage/enabled").read()
+limit = (0.25 if huge else 1.2) * pages
+assert faults <= limit, f"{faults} faults, the weights are {pages:.0f} pages"
+"""
+
+
+def test_copies_of_weights_share_their_pages(tmp_path: Path) -> None:
+    save_model(layers(*[1024, 3072] * 12, 1024, transposed=False), tmp_path / "model.onnx")
+    subprocess.run([sys.executable, "-c", FAULTS, tmp_path / "model.onnx"], check=True)
+
+
 @pytest.mark.parametrize(
     "model",
     [

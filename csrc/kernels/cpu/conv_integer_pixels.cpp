@@ -146,6 +146,13 @@ class Windows {
     }
     const At at = at_of(pixel);
     const int64_t channels = conv_.channels, line = line_.places();
+    if (!lines_are_runs_ && channels <= kFewChannels && first % channels == 0 &&
+        count % channels == 0 && sees(at)) {
+      const uint8_t* from = place_of(at) + group * channels;
+      const int64_t* offset = offsets_.data() + first / channels;
+      for (int64_t k = 0; k < count; k += channels) copy_bytes(from + *offset++, channels, to + k);
+      return flip_bytes(flip, count, to);
+    }
     const bool is_run = lines_are_runs_ && sees_inside(line_, at.column);
     const int64_t run = is_run ? line * channels : channels;  // that lies together
     for (int64_t k = first, end = first + count; k < end;) {
@@ -162,9 +169,8 @@ class Windows {
   /// Where the pixels of all places lie.
   void find(int64_t pixel, const uint8_t** places) const {
     const At at = at_of(pixel);
-    if (sees_inside(rows_, at.row) && sees_inside(line_, at.column)) {
-      const uint8_t* first = at.image + at.row * row_stride_ + at.column * pixel_stride_;
-      for (const int64_t offset : offsets_) *places++ = first + offset;
+    if (sees(at)) {
+      for (const int64_t offset : offsets_) *places++ = place_of(at) + offset;
       return;
     }
     for (int64_t i = 0; i < rows_.places(); ++i)
@@ -174,10 +180,16 @@ class Windows {
  private:
   template <class Left>
   static void copy_bytes(const uint8_t* from, int64_t count, Left* to) {
-    if constexpr (sizeof(Left) == 1)
-      std::memcpy(to, from, static_cast<size_t>(count));
-    else
-      for (int64_t i = 0; i < count; ++i) to[i] = from[i];
+    if constexpr (sizeof(Left) == 1) {
+      if (count > kFewChannels) {
+        std::memcpy(to, from, static_cast<size_t>(count));
+        return;
+      }
+      // The channels of a small group, for which a call would take longer.
+      for (; count >= 16; count -= 16, from += 16, to += 16) std::memcpy(to, from, 16);
+      for (; count >= 8; count -= 8, from += 8, to += 8) std::memcpy(to, from, 8);
+    }
+    for (int64_t i = 0; i < count; ++i) to[i] = from[i];
   }
 
   template <class Left>
@@ -192,8 +204,18 @@ class Windows {
     int64_t row, column;
   };
 
+  static constexpr int64_t kFewChannels = 64;  // of a group
+
   static bool sees_inside(const PatchAxis& axis, int64_t at) {
     return at + axis.offsets.front() >= 0 && at + axis.offsets.back() < axis.in;
+  }
+
+  /// Whether all places of a window are in the image.
+  bool sees(const At& at) const {
+    return sees_inside(rows_, at.row) && sees_inside(line_, at.column);
+  }
+  const uint8_t* place_of(const At& at) const {
+    return at.image + at.row * row_stride_ + at.column * pixel_stride_;
   }
 
   At at_of(int64_t pixel) const {
