@@ -285,6 +285,7 @@ class Compiler:
         kernels = "cuda" if self.options.emulate_cuda else device.type
         builder = _C.GraphBuilder(self.options.torch_rng, kernels)
         progress.stage("exporting")
+        _refuse_results_of_transforms(gm)
         lowered = lower(gm, example_inputs, builder, device, self.options.torch_rng)
         self._report_specialized(lowered)
         progress.stage("compiling")
@@ -461,6 +462,14 @@ def _is_of_transform(value: Any) -> bool:
     Backward of a user's function sees those that forward saved, when `vjp` itself has long returned.
     """
     return isinstance(value, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value)
+
+
+def _refuse_results_of_transforms(gm: fx.GraphModule) -> None:
+    """A graph break between `vjp` and the call of what it returns needs torch's own tensors there."""
+    for node in gm.graph.find_nodes(op="output")[0].all_input_nodes:
+        if _is_of_transform(node.meta.get("example_value")):
+            reason = "a transform of torch.func whose result is called behind a graph break"
+            raise CannotLower(reason, origin_of(node))
 
 
 def _with_types(run: Callable[..., Any], types: dict[int, torch.dtype]) -> Callable[..., Any]:
