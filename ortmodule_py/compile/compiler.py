@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from ortmodule_py import _C
 from ortmodule_py.base.changing_numbers import SIZE
@@ -156,6 +156,8 @@ class Compiler:
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Compile one piece; falls back to eager PyTorch, and reports it, if it cannot be lowered."""
         log = self.log
+        if any(map(_is_of_transform, example_inputs)):
+            raise torch._dynamo.exc.SkipFrame("a tensor of a transform of torch.func")
         missing = patches.missing_for(gm)
         if missing is not None:
             log.report_eager(
@@ -284,6 +286,7 @@ class Compiler:
         kernels = "cuda" if self.options.emulate_cuda else device.type
         builder = _C.GraphBuilder(self.options.torch_rng, kernels)
         progress.stage("exporting")
+        _refuse_results_of_transforms(gm)
         lowered = lower(gm, example_inputs, builder, device, self.options.torch_rng)
         self._report_specialized(lowered)
         progress.stage("compiling")
@@ -453,6 +456,22 @@ class Compiler:
         self.options.dump.mkdir(parents=True, exist_ok=True)
         path = self.options.dump / f"{len(self.pieces):02d}_{stage:02d}_{name}.txt"
         path.write_text(text)
+
+
+def _is_of_transform(value: Any) -> bool:
+    """Whether this is a tensor of a transform of torch.func, which has no memory of its own.
+
+    Backward of a user's function sees those that forward saved, when `vjp` itself has long returned.
+    """
+    return isinstance(value, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value)
+
+
+def _refuse_results_of_transforms(gm: fx.GraphModule) -> None:
+    """A graph break between `vjp` and the call of what it returns needs torch's own tensors there."""
+    for node in gm.graph.find_nodes(op="output")[0].all_input_nodes:
+        if _is_of_transform(node.meta.get("example_value")):
+            reason = "a transform of torch.func whose result is called behind a graph break"
+            raise CannotLower(reason, origin_of(node))
 
 
 def _with_types(run: Callable[..., Any], types: dict[int, torch.dtype]) -> Callable[..., Any]:

@@ -52,6 +52,8 @@ _KINDS = {
     "HOP: Unsafe side effect": "a hook, or another function that is captured whole, changes something outside of it",
     "Reconstruction failure": "an object that forward makes is needed on both sides of a graph break",
     "Observed exception": "an exception is raised",
+    "using `torch.autograd.grad`": "`torch.autograd.grad` that cannot be part of a piece",
+    "_autograd_grad with": "a transform of torch.func whose result is called behind a graph break",
     "Operator does not support running with fake tensors": _WITHOUT_VALUES,
     "RuntimeError when making fake tensor call": _WITHOUT_VALUES,
     "Fake tensor propagation exception": _WITHOUT_VALUES,
@@ -95,14 +97,17 @@ def _named(message: str) -> str:
 
 # ---- places -------------------------------------------------------------------------------------
 
-_TORCH = os.path.join(torch.__path__[0], "")
+_LIBRARIES = (
+    os.path.join(torch.__path__[0], ""),
+    os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ""),
+)
 _REST = re.compile(r"^torch_dynamo_resume_in_(.+)_at_(\d+)$")
 
 
 def innermost_line(frames: list[Any]) -> str:
     """File and line of the innermost of these frames that is the user's code; "" without frames."""
-    # Dynamo replaces some functions by torch's own, which are not the user's line.
-    frames = [frame for frame in frames if not frame.filename.startswith(_TORCH)] or frames
+    # Dynamo and our patches replace some functions by others, which are not the user's line.
+    frames = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)] or frames
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 

@@ -124,11 +124,12 @@ class OwnRules(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        return grads[0] * 3
+        (x,) = ctx.saved_tensors  # after `vjp`, a tensor of the transform that has ended
+        return grads[0] * (3 + x * x)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
@@ -181,6 +182,19 @@ def test_a_function_under_a_transform_keeps_its_rules(transform: str) -> None:
     assert len(pieces) == 1 and report["captures"] >= 2, report
     for reason in (pieces[0], breaks[0]):
         assert "OwnRules, under a transform" in reason and "test_gradient_effects.py:" in reason
+
+
+def _pulled_back_behind_a_break(self: Any, x: Tensor) -> Tensor:
+    y, pull = torch.func.vjp(lambda z: torch.tanh(self.out(z)), self.fc(x))
+    print(end="")
+    gradient: Tensor = pull(y)[0]
+    return gradient + pull(torch.ones_like(y))[0]
+
+
+@pytest.mark.skipif(running_torch() < (2, 13), reason="torch cannot resume a function with vjp")
+def test_what_vjp_returns_is_called_behind_a_graph_break() -> None:
+    report = _report(_pulled_back_behind_a_break)
+    assert any("called behind a graph break" in piece for piece in report["eager_pieces"]), report
 
 
 def test_a_function_under_a_transform_where_the_graph_must_be_whole(

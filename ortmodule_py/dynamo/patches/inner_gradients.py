@@ -14,10 +14,26 @@ import torch
 from torch import Tensor, fx, nn
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch._dynamo.variables import UserFunctionVariable
+from torch._dynamo.variables.base import VariableTracker
 
 from ortmodule_py.dynamo.patches.probes import Trial
 from ortmodule_py.dynamo.patches.table import patch
 from ortmodule_py.trace.inner_gradients import calls_autograd_grad
+
+_ARGUMENTS = (
+    "outputs",
+    "inputs",
+    "grad_outputs",
+    "retain_graph",
+    "create_graph",
+    "only_inputs",
+    "allow_unused",
+    "is_grads_batched",
+    "materialize_grads",
+)
+_MOST_ROWS = 16
+"""Of a batch of gradients that is captured: each row is a backward pass in the graph."""
 
 
 class _Forces(nn.Module):
@@ -46,8 +62,13 @@ def _probe(trial: Trial) -> bool:
     needed_by=None,
 )
 def _call(call: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-    if self.value is not torch.autograd.grad or not _may_be_traced(tx, args, kwargs):
-        return call(self, tx, args, kwargs)
+    if self.value is not torch.autograd.grad or tx.output.current_tracer.parent is not None:
+        return call(self, tx, args, kwargs)  # in the body of an operator
+    given = dict(zip(_ARGUMENTS, args, strict=False)) | kwargs
+    if _is_batched(given):
+        if _rows_of(given) > _MOST_ROWS:
+            return call(self, tx, args, kwargs)
+        return UserFunctionVariable(_one_by_one).call_function(tx, [], given)
     with torch._dynamo.config.patch(trace_autograd_ops=True):
         return call(self, tx, args, kwargs)
 
@@ -58,12 +79,59 @@ def _probe_freed(trial: Trial) -> bool:
     return trial(make, (torch.ones(3),)) and not trial.graph_breaks
 
 
-def _may_be_traced(tx: Any, args: Any, kwargs: Any) -> bool:
-    """Whether the call is in the graph of a piece, not in the body of an operator, and for one gradient."""
-    batched = kwargs.get("is_grads_batched", args[6] if len(args) > 6 else None)
-    return tx.output.current_tracer.parent is None and (
-        batched is None or batched.is_constant_none() or batched.as_python_constant() is False
+def _is_batched(given: dict[str, Any]) -> bool:
+    batched = given.get("is_grads_batched")
+    return batched is not None and not (
+        batched.is_constant_none() or batched.as_python_constant() is False
     )
+
+
+def _rows_of(given: dict[str, Any]) -> int:
+    """The gradients in a batch, more than any limit if they are not known."""
+    found = []
+    VariableTracker.visit(
+        lambda v: (
+            found.append(v.as_proxy().node.meta.get("example_value")) if v.is_tensor() else None
+        ),
+        given.get("grad_outputs"),
+    )
+    counts = {len(rows.shape) and rows.shape[0] for rows in found if isinstance(rows, Tensor)}
+    count = counts.pop() if len(counts) == 1 else None
+    return count if isinstance(count, int) and count > 0 else _MOST_ROWS + 1
+
+
+def _one_by_one(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any,
+    retain_graph: Any = None,
+    create_graph: bool = False,
+    only_inputs: bool = True,
+    allow_unused: Any = None,
+    is_grads_batched: bool = True,
+    materialize_grads: bool = False,
+) -> Any:
+    batches = (grad_outputs,) if isinstance(grad_outputs, Tensor) else tuple(grad_outputs)
+    count = next(len(rows) for rows in batches if rows is not None)
+    found = [
+        torch.autograd.grad(
+            outputs,
+            inputs,
+            tuple(None if rows is None else rows[i] for rows in batches),
+            retain_graph=True,
+            create_graph=create_graph,
+            allow_unused=allow_unused,
+            materialize_grads=materialize_grads,
+        )
+        for i in range(count)
+    ]
+    if isinstance(inputs, dict):
+        return {name: _stacked([rows[name] for rows in found]) for name in inputs}
+    return tuple(_stacked(rows) for rows in zip(*found, strict=True))
+
+
+def _stacked(rows: Any) -> Tensor | None:
+    return None if rows[0] is None else torch.stack(tuple(rows))
 
 
 @patch(
