@@ -122,7 +122,7 @@ TEST_F(OnnxFile, InitializersAndExternalData) {
   EXPECT_EQ(file_count(), 1u);
   EXPECT_EQ(read_onnx_model(path()).graph.initializers.size(), 2u);
   EXPECT_EQ(print(*load_onnx(path())), print(*graph));
-  options.external_threshold = 100;
+  options.placement.threshold = 100;
   save_onnx(*graph, path(), options);
   EXPECT_EQ(file_count(), 2u);
   std::ifstream data(path() + ".data", std::ios::binary);
