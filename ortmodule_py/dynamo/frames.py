@@ -40,6 +40,7 @@ from ortmodule_py.dynamo.errors import (
 )
 from ortmodule_py.dynamo.hooks import has_hooks
 from ortmodule_py.dynamo.loops import outline, outline_call, outline_rounds
+from ortmodule_py.dynamo.nested_calls import room_for_nested_calls
 from ortmodule_py.dynamo.patches.table import capturing_compiler
 from ortmodule_py.dynamo.progress import add_captured
 from ortmodule_py.dynamo.reasons import line_of_code, why_skipped, why_untraced
@@ -343,7 +344,11 @@ class Frames:
         breaks = len(self._compiler.log.graph_breaks)
         self._compiler.log.empty_break = None
         try:
-            with restored_if_capture_fails(), _without_garbage_collection():
+            with (
+                restored_if_capture_fails(),
+                _without_garbage_collection(),
+                room_for_nested_calls,
+            ):
                 result = self._converted(frame, *args, skip=skip + 1, **kwargs)
         except (*CannotTrace, RecompileLimit) as error:
             if isinstance(error, RecompileLimit):
