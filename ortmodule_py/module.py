@@ -322,6 +322,8 @@ class ORTModule(OriginalFace, ShardedFace, nn.Module):
     def _report_left_to_eager(self, record: ForwardRecord, result: Any, given: Any) -> None:
         """Report what Dynamo did not capture of a forward with these arguments."""
         left = self._frames.succeeded()
+        if record.captures:
+            self._frames.try_empty()
         if record.piece_runs == 0 and not record.untraced:
             if left:
                 self._compiler.uncaptured_is_reported()
@@ -344,7 +346,7 @@ class ORTModule(OriginalFace, ShardedFace, nn.Module):
         known = {id(t) for t in itertools.chain(tensors(given), self.parameters(), self.buffers())}
         found = [id(t) for t in tensors(result, objects=True)]
         idle = known.issuperset(found) if found else self._frames.found_nothing
-        if not idle:
+        if not idle and not self._frames.try_empty():
             self._compiler.report_uncaptured(self._frames.line)
 
     def _report_uncovered(self, result: Any) -> None:

@@ -21,9 +21,8 @@ import logging
 import os
 import sys
 import types
-import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import torch
@@ -45,6 +44,7 @@ from ortmodule_py.dynamo.patches.table import capturing_compiler
 from ortmodule_py.dynamo.progress import add_captured
 from ortmodule_py.dynamo.reasons import line_of_code, why_skipped, why_untraced
 from ortmodule_py.dynamo.settings import CONFIG_IS_THREAD_LOCAL, silence_limit_warnings
+from ortmodule_py.dynamo.skipped_frames import LAYERS, Skipped, SkippedFrames, is_layer
 from ortmodule_py.dynamo.transforms import Transforms
 
 _dynamo_errors: Any = torch._dynamo.exc
@@ -54,7 +54,6 @@ _TRACER = os.path.join("torch", "_dynamo", "convert_frame.py")
 _RESUMES = "torch_dynamo_resume_in_"
 _PACKAGE = os.path.dirname(os.path.dirname(__file__))
 _LIBRARIES = (os.path.dirname(torch.__file__), _PACKAGE)
-_LAYERS = os.path.join(os.path.dirname(torch.__file__), "nn", "modules", "")
 _UNKNOWN = (
     "functions that this torch skips, which are not named, as it converts them in another way"
 )
@@ -107,7 +106,7 @@ class _Entry(torch._dynamo.convert_frame.CatchErrorsWrapper):
             return skip
         with frames.settings if CONFIG_IS_THREAD_LOCAL else _NOTHING:
             # Dynamo's own entry skips the code of torch for good.
-            if not _is_layer(frame) or torch._dynamo.config.disable:
+            if not is_layer(frame) or torch._dynamo.config.disable:
                 return super().__call__(frame, cache_entry, frame_state)
             if next(frame.f_locals["self"].parameters(), None) is None:
                 return _skip_once()  # nothing to gain from a piece
@@ -145,56 +144,6 @@ class _Observed:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._convert, name)
-
-
-@dataclass(frozen=True)
-class _Skipped:
-    """A function or a layer of torch.nn that runs in Python."""
-
-    what: Any
-    """The code, kept as it is known by its id; the layer, as others of its class share its code."""
-    reason: CannotLower | None
-    """Why Dynamo cannot capture it; None if there is nothing to capture."""
-
-
-class _SkippedFrames:
-    """What Dynamo does not try again in one module: functions by code, layers of torch.nn by instance."""
-
-    def __init__(self) -> None:
-        self._codes: dict[int, _Skipped] = {}
-        self._layers: weakref.WeakKeyDictionary[nn.Module, CannotLower | None] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._new: list[_Skipped] = []
-        """Those of the current forward, which count if it succeeds."""
-
-    def find(self, frame: Any) -> _Skipped | None:
-        what = _what_runs(frame)
-        for new in self._new:
-            if new.what is what:
-                return new
-        if not isinstance(what, nn.Module):
-            return self._codes.get(id(what))
-        return _Skipped(what, self._layers[what]) if what in self._layers else None
-
-    def add(self, frame: Any, reason: CannotLower | None) -> _Skipped:
-        self._new.append(_Skipped(_what_runs(frame), reason))
-        return self._new[-1]
-
-    def keep(self) -> None:
-        for new in self._new:
-            if isinstance(new.what, nn.Module):
-                self._layers[new.what] = new.reason
-            else:
-                self._codes[id(new.what)] = new
-        self._new.clear()
-
-    def drop_new(self) -> None:
-        self._new.clear()
-
-    def clear(self) -> None:
-        self._codes.clear()
-        self._layers.clear()
 
 
 class _OutermostFailures:
@@ -259,7 +208,7 @@ class Frames:
     def __init__(self, compiler: PieceCompiler, fullgraph: bool) -> None:
         self._compiler = compiler
         self._fullgraph = fullgraph
-        self._skipped = _SkippedFrames()
+        self._skipped = SkippedFrames()
         self._open_loops: set[types.CodeType] = set()
         self._in_python: list[CannotLower] = []
         """Why functions of the current forward ran in Python."""
@@ -268,6 +217,8 @@ class Frames:
         self._failed = _OutermostFailures()
         self.found_nothing = False
         """Whether Dynamo found a function of the module without anything to capture."""
+        self._passed_over = self._passes_over = False
+        """Whether the last forward, the current one, ran such a function without asking Dynamo again."""
         self._outermost: types.CodeType | None = None
         self._convert: Any = None
         self._observed: Any = None
@@ -327,7 +278,10 @@ class Frames:
         if code in self._compiler.log.python_parts:
             return _skip_once(recursive=code in self._open_loops and _calls_nothing_large(frame))
         skipped = self._skipped.find(frame)
-        return None if skipped is None else self._skip(skipped)
+        if skipped is None:
+            return None
+        self._passes_over |= skipped.empty
+        return self._skip(skipped)
 
     def __call__(self, frame: Any, *args: Any, skip: int = 0, **kwargs: Any) -> Any:
         """Convert a frame for Dynamo."""
@@ -375,17 +329,17 @@ class Frames:
         skips = result.frame_exec_strategy.cur_action == _Action.SKIP
         if result.guarded_code is not None or not result.apply_to_code or not skips:
             return result
-        if counted["ok"] == converted or _holds_module(frame):
+        if counted["ok"] == converted or _may_compute(frame):
             self.found_nothing |= counted["ok"] > converted
             reason = self._observed.reason if _is_of_model(frame) else None
-            self._skip_newly(frame, reason)
+            self._skip_newly(frame, reason, empty=counted["ok"] > converted)
             return replace(result, apply_to_code=False)
         return result
 
-    def _skip_newly(self, frame: Any, reason: CannotLower | None) -> Any:
-        return self._skip(self._skipped.add(frame, reason))
+    def _skip_newly(self, frame: Any, reason: CannotLower | None, *, empty: bool = False) -> Any:
+        return self._skip(self._skipped.add(frame, reason, empty=empty))
 
-    def _skip(self, skipped: _Skipped) -> Any:
+    def _skip(self, skipped: Skipped) -> Any:
         if skipped.reason is not None:
             self._in_python.append(skipped.reason)
         return _skip_once()
@@ -438,6 +392,7 @@ class Frames:
     def succeeded(self) -> bool:
         """A forward succeeded: keep its skipped functions and report them; whether there were any."""
         self._skipped.keep()
+        self._passed_over, self._passes_over = self._passes_over, False
         reasons, self._in_python = self._in_python, []
         for reason in reasons:
             self._compiler.log.report_eager(reason)
@@ -448,8 +403,16 @@ class Frames:
         self._skipped.clear()
         self._failed.clear()
 
+    def try_empty(self) -> bool:
+        """Capture functions that were empty before at the next call, if the last forward ran one: it may compute
+        something by now, as where an attribute has changed."""
+        if self._passed_over:
+            self._skipped.drop_empty()
+        return self._passed_over
+
     def failed(self) -> None:
         """A forward raised: capture its skipped functions again at the next call."""
+        self._passes_over = False
         self._skipped.drop_new()
         self._in_python.clear()
 
@@ -474,7 +437,7 @@ def _unmark(forward: Any) -> None:
     if code is None:
         return
     path = code.co_filename
-    if path.startswith(_LAYERS) or not path.startswith(_LIBRARIES):
+    if path.startswith(LAYERS) or not path.startswith(_LIBRARIES):
         strategy = _eval_frame._FrameExecStrategy(_Action.DEFAULT, _Action.DEFAULT)
         _eval_frame.set_code_exec_strategy(code, strategy)
 
@@ -489,8 +452,9 @@ def _skip_once(recursive: bool = False) -> Any:
     return result
 
 
-def _holds_module(frame: Any) -> bool:
-    return any(isinstance(value, nn.Module) for value in frame.f_locals.values())
+def _may_compute(frame: Any) -> bool:
+    """Whether a function without anything to capture has a layer or a tensor, of which it may compute with others."""
+    return any(isinstance(v, (nn.Module, torch.Tensor)) for v in frame.f_locals.values())
 
 
 def _calls_nothing_large(frame: Any) -> bool:
@@ -555,23 +519,10 @@ def _has_gradient(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.grad_fn is not None
 
 
-def _is_layer(frame: Any) -> bool:
-    """Whether this is the forward of a layer of torch.nn."""
-    code = frame.f_code
-    if code.co_name != "forward" or not code.co_filename.startswith(_LAYERS):
-        return False
-    return isinstance(frame.f_locals.get("self"), nn.Module)
-
-
-def _what_runs(frame: Any) -> Any:
-    """The layer of torch.nn, as others of its class share its code; the code of another function."""
-    return frame.f_locals["self"] if _is_layer(frame) else frame.f_code
-
-
 def _has_run_before(frame: Any) -> bool:
     """Whether user code ran before this frame: it is a resume function, a layer, or called by user code."""
     code = frame.f_code
-    if code.co_name.startswith(_RESUMES) or _is_layer(frame):
+    if code.co_name.startswith(_RESUMES) or is_layer(frame):
         return True
     outer: types.FrameType | None = sys._getframe(2)
     while outer is not None and not _is_run(outer):
