@@ -133,6 +133,7 @@ _ROWS = {
     "ENABLE_CUSTOM_AUTOGRAD": _moot(
         "torch.autograd.Function is always captured with its own backward"
     ),
+    "SKIPPED_AUTOGRAD_FUNCTIONS": _moot("functions of one name are told apart"),
     "ENABLE_MEM_EFFICIENT_GRAD_MGMT": _moot(
         "parameters always receive their gradients while backward runs"
     ),
