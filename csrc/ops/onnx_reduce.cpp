@@ -54,10 +54,12 @@ DimExpr reduced_count(const Value* x, const Reduction& r) {
   return count;
 }
 
-// The sum over the number of elements, rounded towards zero.
+// The sum over the number of elements, rounded towards zero; of none, 0.
 Value* integer_mean(OnnxCall& c, Value* x, const Reduction& r) {
   const DimExpr count = reduced_count(x, r);
-  return c.emit("Div", {reduce(c, "ReduceSum", x, r), size_number(c, count, x->dtype)});
+  Value* sum = reduce(c, "ReduceSum", x, r);
+  if (c.sizes().at_most(count, 0)) return sum;
+  return c.emit("Div", {sum, size_number(c, count, x->dtype)});
 }
 
 // The limit of the type, which is the extremum of no elements; nullopt where the kernel has it.

@@ -329,7 +329,7 @@ DimExpr clamped(OnnxCall& c, DimExpr bound, const DimExpr& size, int64_t step, b
   const bool is_open = step < 0 && (is_end || sizes.equal(size, 0));
   const DimExpr least = is_open ? -1 : 0, most = step > 0 ? size : size - DimExpr(1);
   constexpr int64_t kNoEnd = (int64_t{1} << 31) - 1;  // whichever way a slice goes, as onnxruntime
-  if (step < 0 && is_end && bound == DimExpr(kNoEnd)) return least;
+  if (step < 0 && is_end && sizes.hint(bound) == kNoEnd && sizes.equal(bound, kNoEnd)) return least;
   constexpr int64_t kFar = 1 << 30;  // a bound beyond it means the end; that needs no guard
   if (bound.is_constant() && bound.value() > kFar && sizes.hint(size) <= kFar) return most;
   if (bound.is_constant() && bound.value() < -kFar && sizes.hint(size) <= kFar) return least;

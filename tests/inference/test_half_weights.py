@@ -127,3 +127,19 @@ def test_a_model_in_float16_computes_in_float32(tmp_path: Path) -> None:
     assert y.dtype == np.float16
     np.testing.assert_allclose(y, inside * 2.0**-12, rtol=1e-3, atol=1e-3)
     assert session.memory({"x": x.shape}).weights_bytes < 1.05 * weight.nbytes
+
+
+def test_a_variance_in_float16_is_computed_in_float32() -> None:
+    """The squares of small numbers are nothing in float16."""
+    half = TensorProto.FLOAT16
+    x = (np.random.default_rng(0).standard_normal((1, 64, 3)) * 1e-4).astype("float16")
+    nodes = [
+        helper.make_node("Mul", ["x", "x"], ["square"]),
+        helper.make_node("ReduceMean", ["square", "axis"], ["mean"]),
+        helper.make_node("Sqrt", ["mean"], ["deviation"]),
+        helper.make_node("Div", ["x", "deviation"], ["y"]),
+    ]
+    model = model_bytes(nodes, {"x": (half, [1, 64, 3])}, ["y"], {"axis": np.array([1])})
+    (y,) = session_of(model).run(None, {"x": x})
+    wide = x.astype("float32")
+    np.testing.assert_allclose(y, wide / np.sqrt((wide**2).mean(1, keepdims=True)), rtol=2e-3)

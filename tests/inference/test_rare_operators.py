@@ -426,7 +426,11 @@ def test_the_largest_end_of_a_slice_is_none(step: int) -> None:
     bounds = [constant(n, [v]) for n, v in (("a", 3), ("b", (1 << 31) - 1), ("c", 0), ("d", step))]
     slices = [node("Slice", ["x", "a", "b", "c", "d"], ["y"])]
     model = make_model(slices, operands, [value("y", FLOAT, None)], bounds)
-    compare(model, {"x": np.arange(5, dtype="float32")})
+    x = np.arange(5, dtype="float32")
+    compare(model, {"x": x})
+    ends = [[np.array([bound]) for bound in (3, end, 0, step)] for end in ((1 << 31) - 1, 1)]
+    model, feeds = single("Slice", [x, *ends[0]])
+    compare(model, feeds, feeds | {"x2": ends[1][1]})
 
 
 @pytest.mark.parametrize("kernel", [1, 2, 3])

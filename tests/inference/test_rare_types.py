@@ -251,6 +251,11 @@ def test_means_of_integers_round_towards_zero(dtype: str) -> None:
         compare(*single("ReduceMean", [x], opset=13, **axes))
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_means_of_no_integers_are_nothing(dtype: str) -> None:
+    compare(*single("ReduceMean", [np.zeros((2, 0, 3), dtype), np.array([1])]))
+
+
 @pytest.mark.parametrize("op", ["ReduceMax", "ReduceMin"])
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "float32"])
 def test_extrema_of_nothing_are_limits(op: str, dtype: str) -> None:

@@ -21,6 +21,15 @@ bool is_product(const Node& node) {
   return kProducts.contains(node.op);
 }
 
+// Products, and sums of what was computed: the squares of a variance may round to nothing.
+bool needs_more_bits(const Node& node) {
+  const Value* x = node.inputs().empty() ? nullptr : node.input(0);
+  if (!x || x->dtype != DType::Float16) return false;
+  const Node* made = x->producer();
+  return is_product(node) || (op_def(node.op).kind == OpKind::Reduction && made &&
+                              op_def(made->op).kind == OpKind::Pointwise);
+}
+
 class HalfWidener {
  public:
   explicit HalfWidener(Graph& graph) : graph_(graph) {}
@@ -93,10 +102,8 @@ class HalfWidener {
 bool widen_halves(Graph& graph, PassContext& context) {
   if (context.device() != Device::Host || context.training()) return false;
   const auto& nodes = graph.nodes();
-  const bool multiplies = std::any_of(nodes.begin(), nodes.end(), [](const auto& node) {
-    return is_product(*node) && node->input(0)->dtype == DType::Float16;
-  });
-  if (!multiplies || !context.take()) return false;
+  const bool needs = std::ranges::any_of(nodes, [](const auto& n) { return needs_more_bits(*n); });
+  if (!needs || !context.take()) return false;
   HalfWidener(graph).run();
   return true;
 }
