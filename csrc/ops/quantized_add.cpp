@@ -1,10 +1,12 @@
 // y = clamp(round(((a - a_zero) a_scale + (b - b_zero) b_scale) / y_scale) + y_zero), bent before
-// by `relu`: a sum of dequantized tensors of the same sizes that is quantized again.
+// by `relu`: a sum of dequantized tensors of the same sizes that is quantized again. QuantizedMul
+// is the same of their product.
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
 #include "ops/requantized.h"
 #include "ops/row_axes.h"
+#include "ops/torch_rules.h"
 
 namespace ortmodule {
 namespace {
@@ -36,19 +38,20 @@ std::string add_dequantized(const std::string& name, bool has_zero, std::string&
 }
 
 // a, b, a_scale, b_scale, a_zero, b_zero, y_scale, y_zero
-void infer_quantized_add(InferContext& c) {
+void infer_quantized_pair(InferContext& c) {
   check_term(c, 0, 2, 4);
   check_term(c, 1, 3, 5);
   c.set(0, requantized_type(c, 6), c.input(0).dims);
 }
 
-std::string quantized_add_body(const Node& node) {
+template <OpName op>
+std::string quantized_pair_body(const Node& node) {
   std::string lines;
   const std::string a = add_dequantized("a", node.input(4), lines),
                     b = add_dequantized("b", node.input(5), lines);
-  lines += str("  sum = Add (", a, ", ", b, ")\n");
-  const std::string y = add_requantized(node, "sum", 6, lines);
-  return str("quantized_add (a, b, a_scale, b_scale, a_zero, b_zero, y_scale, y_zero) => (", y,
+  lines += str("  real = ", op.text, " (", a, ", ", b, ")\n");
+  const std::string y = add_requantized(node, "real", 6, lines);
+  return str("quantized_pair (a, b, a_scale, b_scale, a_zero, b_zero, y_scale, y_zero) => (", y,
              ") {\n", lines, "}");
 }
 
@@ -71,9 +74,19 @@ REGISTER_OP(QuantizedAdd,
              .outputs = {"y"},
              .attrs = {{"relu", 0}},
              .kind = OpKind::Opaque,
-             .infer = infer_quantized_add,
+             .infer = infer_quantized_pair,
              .keeps_channels_last = always,
-             .body_of = quantized_add_body});
+             .body_of = quantized_pair_body<"Add">});
+
+REGISTER_OP(QuantizedMul,
+            {.domain = "com.microsoft",
+             .inputs = {"a", "b", "a_scale", "b_scale", "a_zero?", "b_zero?", "y_scale", "y_zero"},
+             .outputs = {"y"},
+             .attrs = {{"relu", 0}},
+             .kind = OpKind::Opaque,
+             .infer = infer_quantized_pair,
+             .keeps_channels_last = always,
+             .body_of = quantized_pair_body<"Mul">});
 
 REGISTER_OP(Requantize, {.domain = "com.microsoft",
                          .inputs = {"x", "x_scale", "x_zero?", "y_scale", "y_zero"},
@@ -84,7 +97,7 @@ REGISTER_OP(Requantize, {.domain = "com.microsoft",
                          .keeps_channels_last = always,
                          .body_of = requantize_body});
 
-REGISTER_ROW_AXES(rows_elementwise, "QuantizedAdd", "Requantize");
+REGISTER_ROW_AXES(rows_elementwise, "QuantizedAdd", "QuantizedMul", "Requantize");
 
 }  // namespace
 }  // namespace ortmodule

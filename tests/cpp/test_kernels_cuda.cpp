@@ -55,8 +55,8 @@ std::vector<std::string> cpu_ops() {
                          "GroupedOuterProduct",  "MatMulInteger",         "MatMulIntegerToFloat",
                          "MatMulNBits",          "PackIntegerMatrix",     "PackIntegerConvWeights",
                          "PackWeights",          "PackedMatMul",          "PackedMatMulInteger",
-                         "QuantizedAdd",         "QuantizedLSTMSteps",    "Requantize",
-                         "WeightedGather",       "WidenedMatMul"})
+                         "QuantizedAdd",         "QuantizedLSTMSteps",    "QuantizedMul",
+                         "Requantize",           "WeightedGather",        "WidenedMatMul"})
     ops.erase(op);
   return {ops.begin(), ops.end()};
 }

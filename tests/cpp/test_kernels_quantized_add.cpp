@@ -1,4 +1,4 @@
-// Sums of dequantized tensors that are quantized again, against the definition.
+// Sums and products of dequantized tensors that are quantized again, against the definition.
 #include "test_kernels_harness.h"
 
 namespace ortmodule::testing {
@@ -15,7 +15,7 @@ Tensor bytes_of(DType dtype, const Sizes& sizes, unsigned seed, const Sizes& str
 Tensor number(DType dtype, double value) { return Tensor::of(dtype, {}, {value}); }
 
 // Both layouts, and operands of one each.
-TEST(QuantizedAdd, RoundsTheSumOfRealNumbers) {
+void check_pair(const std::string& op, float y_scale_number) {
   const Sizes sizes{2, 5, 3, 7}, last{105, 1, 35, 5};
   for (DType a_type : {DType::UInt8, DType::Int8})
     for (DType y_type : {DType::UInt8, DType::Int8})
@@ -27,19 +27,21 @@ TEST(QuantizedAdd, RoundsTheSumOfRealNumbers) {
           Tensor a = bytes_of(a_type, sizes, 1, of_a), b = bytes_of(b_type, sizes, 2, of_b),
                  y(y_type, sizes, of_a);
           Tensor a_scale = number(DType::Float32, 0.25), b_scale = number(DType::Float32, 0.031),
-                 y_scale = number(DType::Float32, 0.5), a_zero = number(a_type, 7),
+                 y_scale = number(DType::Float32, y_scale_number), a_zero = number(a_type, 7),
                  y_zero = number(y_type, 3);
           std::vector<double> wanted;
           for (int64_t i = 0; i < a.count(); ++i) {
-            float sum = (static_cast<float>(a.get(i)) - 7.0f) * 0.25f +
-                        static_cast<float>(b.get(i)) * 0.031f;
-            if (relu) sum = std::max(sum, 0.0f);
+            const float real_a = (static_cast<float>(a.get(i)) - 7.0f) * 0.25f,
+                        real_b = static_cast<float>(b.get(i)) * 0.031f;
+            float real = op == "QuantizedAdd" ? real_a + real_b : real_a * real_b;
+            if (relu) real = std::max(real, 0.0f);
             const double low = y_type == DType::Int8 ? -128 : 0;
-            wanted.push_back(std::clamp(double{std::nearbyint(sum / 0.5f)} + 3, low, low + 255));
+            wanted.push_back(
+                std::clamp(double{std::nearbyint(real / y_scale_number)} + 3, low, low + 255));
           }
           run_all_kernels(
-              "QuantizedAdd",
-              facts_of({node_of("QuantizedAdd", {{"relu", relu}},
+              op,
+              facts_of({node_of(op, {{"relu", relu}},
                                 {&a, &b, &a_scale, &b_scale, &a_zero, nullptr, &y_scale, &y_zero},
                                 {&y})},
                        {&a, &b, &a_scale, &b_scale, &a_zero, nullptr, &y_scale, &y_zero}, {&y}),
@@ -47,6 +49,9 @@ TEST(QuantizedAdd, RoundsTheSumOfRealNumbers) {
               [&] { ASSERT_EQ(y.values(), wanted); });
         }
 }
+
+TEST(QuantizedPairs, RoundTheSumOfRealNumbers) { check_pair("QuantizedAdd", 0.5f); }
+TEST(QuantizedPairs, RoundTheProductOfRealNumbers) { check_pair("QuantizedMul", 0.75f); }
 
 // Few numbers, and so many that the 256 results are computed first.
 TEST(Requantize, RoundsRealNumbers) {

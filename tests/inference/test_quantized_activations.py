@@ -71,6 +71,13 @@ def _residual(g: Graph) -> str:
     return g.quantized(g.add("Relu", total), 0.03, 0)
 
 
+def _gated(g: Graph) -> str:
+    """Squeeze and excitation: a number for each channel."""
+    x = g.through_bytes("x", 0.03)
+    means = g.through_bytes(g.add("GlobalAveragePool", "z"), 0.002, 100)
+    return g.quantized(g.add("Mul", x, means), 0.0001, 120)
+
+
 def _turned(g: Graph) -> str:
     """Operands of two layouts."""
     turned = g.add("Transpose", g.quantized("z", 0.02, 100), perm=[0, 2, 3, 1])
@@ -103,6 +110,7 @@ PATTERNS: dict[str, tuple[Callable[[Graph], str], set[str]]] = {
     "silu": (_silu, set()),
     "joined": (_joined, {"Requantize", "Concat"}),
     "residual": (_residual, {"QuantizedAdd"}),
+    "gated": (_gated, {"QuantizedMul"}),
     "turned": (_turned, {"QuantizedAdd"}),
     "convolved": (_convolved, {"ConvIntegerToFloat", "QuantizedAdd"}),
 }

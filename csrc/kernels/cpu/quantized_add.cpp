@@ -1,4 +1,7 @@
-// QuantizedAdd: both operands are widened and scaled in registers, and the sum is quantized there.
+// QuantizedAdd and QuantizedMul: both operands are widened and scaled in registers, and the result
+// is quantized there.
+#include <functional>
+
 #include "kernels/copy_geometry.h"
 #include "kernels/cpu/quantized_terms.h"
 #include "kernels/cpu/strided_copy.h"
@@ -20,7 +23,7 @@ size_t workspace_bytes(const StepFacts& facts) {
              : static_cast<size_t>(element_count(facts.inputs[kB].layout.sizes));
 }
 
-std::shared_ptr<const void> prepare_add(const StepFacts& facts) {
+std::shared_ptr<const void> prepare_pair(const StepFacts& facts) {
   const Layout &a = facts.inputs[kA].layout, &b = facts.inputs[kB].layout;
   return std::make_shared<const StridedCopy>(make_copy(b.sizes, a.strides, b.strides, 1));
 }
@@ -32,8 +35,8 @@ const void* laid_out_as_a(const KernelArgs& args) {
   return args.workspace;
 }
 
-template <class A, class B>
-void add(const KernelArgs& args) {
+template <class Op, class A, class B>
+void combine(const KernelArgs& args) {
   const QuantizedTerms<A> a(args.in[kA].data, Each(args, kAScale), Each(args, kAZero));
   const QuantizedTerms<B> b(laid_out_as_a(args), Each(args, kBScale), Each(args, kBZero));
   const RealResults results(args, kYScale, kYZero);
@@ -42,23 +45,24 @@ void add(const KernelArgs& args) {
   parallel_ranges(args.context, whole / kBlock, grain_for(kBlock), [&](int64_t begin, int64_t end) {
     const int64_t first = begin * kBlock;
     results.write(first, (end - begin) * kBlock,
-                  [=](int64_t j) { return a.at(first + j) + b.at(first + j); });
+                  [=](int64_t j) { return Op()(a.at(first + j), b.at(first + j)); });
   });
   if (whole == count) return;
   A last_a[kBlock] = {};
   B last_b[kBlock] = {};
   const QuantizedTerms<A> rest_a = a.last(whole, count - whole, last_a);
   const QuantizedTerms<B> rest_b = b.last(whole, count - whole, last_b);
-  results.write(whole, count - whole, [&](int64_t j) { return rest_a.at(j) + rest_b.at(j); });
+  results.write(whole, count - whole, [&](int64_t j) { return Op()(rest_a.at(j), rest_b.at(j)); });
 }
 
-void quantized_add(const KernelArgs& args) {
+template <class Op>
+void quantized_pair(const KernelArgs& args) {
   const bool signed_a = args.in[kA].dtype == DType::Int8,
              signed_b = args.in[kB].dtype == DType::Int8;
   if (signed_a)
-    signed_b ? add<int8_t, int8_t>(args) : add<int8_t, uint8_t>(args);
+    signed_b ? combine<Op, int8_t, int8_t>(args) : combine<Op, int8_t, uint8_t>(args);
   else
-    signed_b ? add<uint8_t, int8_t>(args) : add<uint8_t, uint8_t>(args);
+    signed_b ? combine<Op, uint8_t, int8_t>(args) : combine<Op, uint8_t, uint8_t>(args);
 }
 
 std::vector<Sizes> strides_of_a(const StepFacts& facts) {
@@ -68,11 +72,20 @@ std::vector<Sizes> strides_of_a(const StepFacts& facts) {
 REGISTER_CPU_KERNEL({.op = "QuantizedAdd",
                      .name = "quantized_add_cpu",
                      .dtypes = {DType::Int8, DType::UInt8},
-                     .run = quantized_add,
+                     .run = quantized_pair<std::plus<>>,
                      .unsupported = copy_unsupported,
                      .workspace_bytes = workspace_bytes,
                      .output_strides = strides_of_a,
-                     .prepare = prepare_add,
+                     .prepare = prepare_pair,
+                     .input_rules = {LayoutRule::MemoryFormat, LayoutRule::Any}});
+REGISTER_CPU_KERNEL({.op = "QuantizedMul",
+                     .name = "quantized_mul_cpu",
+                     .dtypes = {DType::Int8, DType::UInt8},
+                     .run = quantized_pair<std::multiplies<>>,
+                     .unsupported = copy_unsupported,
+                     .workspace_bytes = workspace_bytes,
+                     .output_strides = strides_of_a,
+                     .prepare = prepare_pair,
                      .input_rules = {LayoutRule::MemoryFormat, LayoutRule::Any}});
 
 }  // namespace

@@ -1,7 +1,8 @@
-// Lets a scaled product of integers, or a sum or concatenation of dequantized tensors, quantize its
-// result, as QuantizeLinear behind it would: the real numbers need no memory.
+// Lets a scaled product of integers, or a sum, product or concatenation of dequantized tensors,
+// quantize its result, as QuantizeLinear behind it would: the real numbers need no memory.
 // clamp(round(y / scale) + zero), with Relu before it or not.
 
+#include <algorithm>
 #include <utility>
 
 #include "ops/emit.h"
@@ -75,28 +76,44 @@ std::optional<Dequantized> read_term(Value* value) {
   return term;
 }
 
+/// Whether pointwise nodes make `value` of `bytes` alone: a group of these and a product of both is
+/// a function of one byte, whose 256 values are looked up.
+bool is_made_of(const Value& value, const Value& bytes, int& steps) {
+  if (&value == &bytes || value.is_literal() || is_one(value)) return true;
+  const Node* node = value.producer();
+  if (!node || op_def(node->op).kind != OpKind::Pointwise || --steps < 0) return false;
+  return std::ranges::all_of(node->inputs(), [&](const Value* input) {
+    return !input || is_made_of(*input, bytes, steps);
+  });
+}
+
+bool is_made_of(const Value& value, const Value& bytes) {
+  int most_steps = 64;
+  return is_made_of(value, bytes, most_steps);
+}
+
 using Terms = std::vector<Dequantized>;
 
-/// What a sum or a concatenation is of; nothing if not of such tensors, or of a sum of which no
-/// term has the sizes; the first one has them. Of the product that ends a dequantization: its
-/// tensor.
+/// What a sum, a product or a concatenation is of; nothing if not of such tensors, or of a sum or
+/// product of which no term has the sizes; the first one has them. Of the product that ends a
+/// dequantization: its tensor.
 std::optional<Terms> read_terms(const Node& node) {
-  if (node.op == "Mul") {
-    const std::optional<Dequantized> term = read_term(node.output());
-    return term ? std::optional(Terms{*term}) : std::nullopt;
-  }
-  const bool sum = node.op == "Add";
-  if (!sum && node.op != "Concat") return std::nullopt;
+  if (node.op == "Mul")
+    if (const std::optional<Dequantized> term = read_term(node.output())) return Terms{*term};
+  const bool pair = node.op == "Add" || node.op == "Mul";
+  if (!pair && node.op != "Concat") return std::nullopt;
   Terms terms;
   for (Value* input : node.inputs()) {
     const std::optional<Dequantized> term = input ? read_term(input) : std::nullopt;
     if (!term) return std::nullopt;
     terms.push_back(*term);
   }
-  if (!sum) return terms;
+  if (!pair) return terms;
   const Dims& sizes = node.output()->dims;
   if (terms[0].q->dims != sizes) std::swap(terms[0], terms[1]);
   if (terms[0].q->dims != sizes) return std::nullopt;
+  const Value &a = *terms[0].q, &b = *terms[1].q;
+  if (node.op == "Mul" && (is_made_of(a, b) || is_made_of(b, a))) return std::nullopt;
   return terms;
 }
 
@@ -110,12 +127,11 @@ Value* emit_product(Graph& graph, const Node& node, const Quantizing& found) {
   return emit(graph, node.op, std::move(operands), std::move(attrs));
 }
 
-Value* emit_sum(Graph& graph, const Terms& terms, const Quantizing& found) {
+Value* emit_pair(Graph& graph, std::string_view op, const Terms& terms, const Quantizing& found) {
   const Dequantized &a = terms[0], &b = terms[1];
   // The kernel spreads a row while it lays it out as a.
   Value* q = b.q->dims == a.q->dims ? b.q : emit(graph, "Expand", {b.q}, {{"shape", a.q->dims}});
-  return emit(graph, "QuantizedAdd",
-              {a.q, q, a.scale, b.scale, a.zero, b.zero, found.scale, found.zero},
+  return emit(graph, op, {a.q, q, a.scale, b.scale, a.zero, b.zero, found.scale, found.zero},
               {{"relu", int64_t{found.relu}}});
 }
 
@@ -127,7 +143,9 @@ Value* emit_term(Graph& graph, const Dequantized& x, const Quantizing& found) {
 Value* emit_end(Graph& graph, const Node& node, const std::optional<Terms>& terms,
                 const Quantizing& found) {
   if (!terms) return emit_product(graph, node, found);
-  if (node.op == "Add") return emit_sum(graph, *terms, found);
+  if (node.op == "Add") return emit_pair(graph, "QuantizedAdd", *terms, found);
+  if (node.op == "Mul" && terms->size() == 2)
+    return emit_pair(graph, "QuantizedMul", *terms, found);
   Values parts;
   for (const Dequantized& x : *terms) parts.push_back(emit_term(graph, x, found));
   return node.op == "Mul" ? parts[0] : emit(graph, "Concat", std::move(parts), node.attrs);
