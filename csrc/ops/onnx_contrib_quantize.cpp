@@ -160,7 +160,8 @@ Values import_integer_matmul(OnnxCall& c) {
   return {with_bias(c, c.pointwise("Mul", {c.cast(sum, scale->dtype), scale}), 6)};
 }
 
-// A, B with scale and zero point each, C (int32), y_scale and y_zero_point
+// A, B with scale and zero point each, C (int32), y_scale and y_zero_point: without the
+// latter, y is float (divided by y_scale, where it is given)
 Values import_gemm(OnnxCall& c) {
   auto operand = [&](size_t i, std::string_view flag) {
     return c.flag(flag) ? c.transpose(c.in(i), {1, 0}) : c.in(i);
@@ -172,6 +173,7 @@ Values import_gemm(OnnxCall& c) {
   Value* scale = c.pointwise("Mul", {c.in(1), c.in(4)});
   scale = c.emit("Mul", {scale, c.literal(c.number("alpha", 1.0), scale->dtype)});
   Value* y = c.pointwise("Mul", {c.cast(sum, scale->dtype), scale});
+  if (c.has(7) && !c.has(8)) return {c.pointwise("Div", {y, c.in(7)})};
   return {c.has(7) ? quantized(c, y, 7, c.dtype(0)) : y};
 }
 

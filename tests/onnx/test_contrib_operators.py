@@ -311,6 +311,7 @@ def quantized_cases() -> list[Case]:
         ),
         Case("QGemm", [*gemm, bias, *c], {"alpha": 0.5}, atol=step),
         Case("QGemm", [*gemm, bias], atol=1e-4),
+        Case("QGemm", [*gemm, bias, c[0]], atol=1e-4),
         Case("QGemm", [*gemm[:3], signed_byte(5, 4), *gemm[4:], bias], {"transB": 1}, atol=1e-4),
         Case("QuantizeLinear", [real(2, 3), SCALE, ZERO]),
         Case("DequantizeLinear", [byte(2, 3), SCALE, ZERO]),
