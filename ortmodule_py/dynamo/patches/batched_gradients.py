@@ -1,7 +1,7 @@
 """Computes a batch of gradients one by one: `torch.autograd.grad(..., is_grads_batched=True)` in forward.
 
-Flows take the rows of a Jacobian so. Dynamo breaks the graph there, and the layers between are pieces of the
-engine, whose backward pass has one gradient at a time.
+Flows take the rows of a Jacobian so. Small batches are captured (`inner_gradients`). Where Dynamo breaks the graph, the
+layers between are pieces of the engine, whose backward pass has one gradient at a time.
 """
 
 from __future__ import annotations
@@ -19,20 +19,25 @@ from ortmodule_py.dynamo.patches.table import patch
 _RETAINS = "retain_graph"
 
 
+_ROWS = 20  # more than are captured
+
+
 class _Divergence(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.full((3,), 0.5))
+        self.weight = nn.Parameter(torch.full((_ROWS,), 0.5))
 
     def forward(self, x: Tensor) -> Tensor:
         x = x.clone().requires_grad_()
         y = torch.tanh(x * self.weight)
-        (rows,) = torch.autograd.grad(y, x, torch.eye(3), create_graph=True, is_grads_batched=True)
+        (rows,) = torch.autograd.grad(
+            y, x, torch.eye(_ROWS), create_graph=True, is_grads_batched=True
+        )
         return y + rows.diagonal().sum()
 
 
 def _probe(trial: Trial) -> bool:
-    return trial(_Divergence, (torch.ones(3),))
+    return trial(_Divergence, (torch.ones(_ROWS),))
 
 
 @patch(
