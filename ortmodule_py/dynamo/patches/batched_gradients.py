@@ -27,7 +27,8 @@ class _Divergence(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = x.clone().requires_grad_()
         y = torch.tanh(x * self.weight)
-        (rows,) = torch.autograd.grad(y, x, torch.eye(3), create_graph=True, is_grads_batched=True)
+        many = torch.eye(3).repeat(6, 1)  # more than `inner_gradients` captures
+        (rows,) = torch.autograd.grad(y, x, many, create_graph=True, is_grads_batched=True)
         return y + rows.diagonal().sum()
 
 
