@@ -25,6 +25,7 @@ from ortmodule_py.base.torch_state import restored_on_failure
 from ortmodule_py.compile.assigned_data import drop_own_data, take_assigned_data, with_assigned_data
 from ortmodule_py.compile.capture_log import CaptureLog, EagerPiece
 from ortmodule_py.compile.changed_inputs import take_changed_inputs, with_versions_kept
+from ortmodule_py.compile.changed_later import changed_later, with_copies
 from ortmodule_py.compile.forward_record import TRAINING, ForwardRecord
 from ortmodule_py.compile.onnx_files import StageFiles
 from ortmodule_py.compile.output_hooks import take_output_hooks, with_output_hooks
@@ -187,6 +188,8 @@ class Compiler:
         try:
             run = self._compile(gm, example_inputs)
             piece = self.pieces[-1]
+            if broken is not None:
+                run = with_copies(run, changed_later(gm))
         except (CannotLower, _C.ORTModuleError) as error:
             break_at_inner_gradients(gm, error, self.logger)
             piece = log.report_eager(error)
