@@ -70,7 +70,10 @@ class SharedOutputs:
         known = dict(zip(self.symbols, map(sympy.Integer, sizes), strict=True))
         layouts = [_layout(view, known) for view in self.views]
         for i, (view, layout) in enumerate(zip(self.views, layouts, strict=True)):
-            if not _holds(outputs[view.output], self._root(view, args, outputs), view, layout):
+            root = self._root(view, args, outputs)
+            # The gradient of `as_strided` of such a value is a mean over elements in one place.
+            spread = view.carries_gradient and layout is not None and _overlaps(root)
+            if spread or not _holds(outputs[view.output], root, view, layout):
                 layouts[i] = _APART
         return layouts
 
@@ -217,6 +220,16 @@ def _holds(computed: Tensor, root: Tensor, view: _View, layout: Any) -> bool:
     if not computed.is_floating_point():
         return torch.equal(viewed, computed)
     return torch.allclose(viewed, computed.detach(), rtol=1e-2, atol=1e-5, equal_nan=True)
+
+
+def _overlaps(x: Tensor) -> bool:
+    """Whether elements may share memory, as those of an expanded tensor do."""
+    end = 0
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size > 1 and stride <= end:
+            return True
+        end += stride * (size - 1)
+    return False
 
 
 def _viewed(root: Tensor, view: _View, layout: Any) -> Tensor:

@@ -83,6 +83,26 @@ def test_values_inside_of_vmap_are_no_views() -> None:
     _compare(forward)
 
 
+@pytest.mark.parametrize("shape", [(1, 4), (3, 1), (3, 4)])
+def test_the_gradient_of_a_view_of_an_expanded_argument(shape: tuple[int, int]) -> None:
+    """Each element has a gradient of its own, though they share memory."""
+
+    def forward(self: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.fc(x), x[..., :2]
+
+    torch.manual_seed(1)
+    eager = Calls(forward)
+    ours = ORTModule(copy.deepcopy(eager), QUIET)
+    base, weights = torch.randn(shape), torch.randn(3, 2)
+    results = []
+    for model in (eager, ours):
+        x = base.expand(3, 4).detach().requires_grad_()
+        y, part = model(x)
+        (y.square().sum() + (part * weights).sum()).backward()
+        results.append([part, x.grad])
+    torch.testing.assert_close(results[1], results[0])
+
+
 def _compare(forward: Callable[..., Tensor]) -> None:
     torch.manual_seed(1)
     eager = Calls(forward)
