@@ -68,25 +68,19 @@ std::string requantize_body(const Node& node) {
   return str("requantize (x, x_scale, x_zero, y_scale, y_zero) => (", y, ") {\n", lines, "}");
 }
 
-REGISTER_OP(QuantizedAdd,
-            {.domain = "com.microsoft",
-             .inputs = {"a", "b", "a_scale", "b_scale", "a_zero?", "b_zero?", "y_scale", "y_zero"},
-             .outputs = {"y"},
-             .attrs = {{"relu", 0}},
-             .kind = OpKind::Opaque,
-             .infer = infer_quantized_pair,
-             .keeps_channels_last = always,
-             .body_of = quantized_pair_body<"Add">});
+OpDef quantized_pair(std::string (*body_of)(const Node&)) {
+  return {.domain = "com.microsoft",
+          .inputs = {"a", "b", "a_scale", "b_scale", "a_zero?", "b_zero?", "y_scale", "y_zero"},
+          .outputs = {"y"},
+          .attrs = {{"relu", 0}},
+          .kind = OpKind::Opaque,
+          .infer = infer_quantized_pair,
+          .keeps_channels_last = always,
+          .body_of = body_of};
+}
 
-REGISTER_OP(QuantizedMul,
-            {.domain = "com.microsoft",
-             .inputs = {"a", "b", "a_scale", "b_scale", "a_zero?", "b_zero?", "y_scale", "y_zero"},
-             .outputs = {"y"},
-             .attrs = {{"relu", 0}},
-             .kind = OpKind::Opaque,
-             .infer = infer_quantized_pair,
-             .keeps_channels_last = always,
-             .body_of = quantized_pair_body<"Mul">});
+REGISTER_OP(QuantizedAdd, quantized_pair(quantized_pair_body<"Add">));
+REGISTER_OP(QuantizedMul, quantized_pair(quantized_pair_body<"Mul">));
 
 REGISTER_OP(Requantize, {.domain = "com.microsoft",
                          .inputs = {"x", "x_scale", "x_zero?", "y_scale", "y_zero"},

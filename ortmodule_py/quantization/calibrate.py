@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ _VALUES_AT_ONCE = 256  # that one session computes
 _FLOATS = ("tensor(float)", "tensor(float16)")
 
 
-class CalibraterBase:
+class CalibraterBase(ABC):
     """Collects facts about values of a model.
 
     Args:
@@ -56,12 +57,13 @@ class CalibraterBase:
         for at in range(0, len(self._names), _VALUES_AT_ONCE):
             self._collect(self._names[at : at + _VALUES_AT_ONCE], feeds)
 
+    @abstractmethod
     def _collect(self, names: list[str], feeds: list[Mapping[str, Any]]) -> None:
-        raise NotImplementedError
+        """Adds the values called `names` over these feeds."""
 
+    @abstractmethod
     def compute_data(self) -> TensorsData:
         """The ranges over all feeds so far."""
-        raise NotImplementedError
 
 
 class MinMaxCalibrater(CalibraterBase):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -158,8 +159,9 @@ class HistogramCalibrater(CalibraterBase):
             found[name] = (*self._range_of(histogram), histogram.counts, histogram.edges)
         return TensorsData(self.method, found)
 
+    @abstractmethod
     def _range_of(self, histogram: Histogram) -> tuple[Any, Any]:
-        raise NotImplementedError
+        """The ends that a quantized value is to have."""
 
 
 class PercentileCalibrater(HistogramCalibrater):

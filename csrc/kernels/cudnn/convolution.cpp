@@ -176,11 +176,12 @@ bool is_beaten(const Prepared& prepared, const KernelArgs& args, const Own& own)
   }
 }
 
-/// By a plan of the graph API, or by a classic call.
+/// By a plan of the graph API if there is one, as the scratch is that of the plan; else by a
+/// classic call.
 template <class Direction>
 bool compute(const Prepared& prepared, const std::shared_ptr<const GraphPlans>& plans,
              const KernelArgs& args, Addresses at) {
-  if (plans && execute<Direction>(*plans, prepared.problem, args, at)) return true;
+  if (plans) return execute(*plans, Direction::kGraph, prepared.problem, args, at);
   const Descriptors descriptors(prepared.problem);
   return compute<Direction>(call_of(prepared, descriptors, args, at));
 }

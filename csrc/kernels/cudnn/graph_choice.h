@@ -1,6 +1,6 @@
 // Which of several plans of the graph API runs: the best by cuDNN's estimate or, where the search
-// may measure, the fastest. It is measured once per problem and device, so that what is recomputed
-// has the bits of the original.
+// is exhaustive, the fastest. It is measured once per problem and device, so that what is
+// recomputed has the bits of the original.
 #pragma once
 
 #include <algorithm>
@@ -39,16 +39,15 @@ size_t fastest(const GraphPlans& plans, cudaStream_t stream, const Run& run) {
   return best;
 }
 
-/// Whether one of the plans computed the direction; false, with nothing of use written, if the
-/// search names a classic algorithm, an address is not aligned, or cuDNN refuses the launch.
-template <class Direction>
-bool execute(const GraphPlans& plans, const ConvolutionProblem& problem, const KernelArgs& args,
-             const Addresses& at) {
-  using Key = std::tuple<int, ConvolutionProblem>;
+/// Whether one of the plans computed the direction; false, with nothing of use written, if an
+/// address is not aligned or cuDNN refuses the launch.
+inline bool execute(const GraphPlans& plans, const GraphNames& direction,
+                    const ConvolutionProblem& problem, const KernelArgs& args,
+                    const Addresses& at) {
+  using Key = std::tuple<int, cudnnBackendDescriptorType_t, ConvolutionProblem>;
   static std::mutex mutex;
   static std::map<Key, size_t> measured;
   const KernelContext& context = args.context;
-  if (context.convolution_search == ConvolutionSearch::Default) return false;
   for (const void* address : {at.x, at.w, at.y})
     if (reinterpret_cast<uintptr_t>(address) % kGraphAlignment != 0) return false;
   void* const workspace = aligned_workspace(args.workspace);
@@ -58,7 +57,7 @@ bool execute(const GraphPlans& plans, const ConvolutionProblem& problem, const K
   size_t chosen = 0;
   if (plans.size() > 1 && context.convolution_search == ConvolutionSearch::Exhaustive) {
     const std::lock_guard lock(mutex);  // others would disturb the measurement
-    const Key key{context.device_index, problem};
+    const Key key{context.device_index, direction.operation, problem};
     const auto found = measured.find(key);
     if (found != measured.end())
       chosen = found->second;
