@@ -18,6 +18,8 @@ from torch import Tensor, fx
 Key = Any
 """A hashable description."""
 
+STORAGE = "ortmodule_storage"
+"""Of a node whose example value is one of an equal layer, in `meta`: what stands for its memory."""
 _BEGINNING = 3
 """Calls by which earlier regions are looked up."""
 _SMALLEST = 4
@@ -220,9 +222,8 @@ class _Search:
                 for a, b in zip(self.operands[source + i], self.operands[start + i], strict=True):
                     if self.positions.get(a, -1) < source:
                         externals[a] = b
-            values = [self.calls[start + i].meta.get("example_value") for i in outputs]
-            outside = {_storage(node.meta.get("example_value")) for node in externals.values()}
-            if _are_apart(values, outside):
+            results = [self.calls[start + i] for i in outputs]
+            if _are_apart(results, set(map(_storage, externals.values()))):
                 others = [i for i in range(end) if self._is_other_element(source, start, i)]
                 return Repeat(source, start, end, externals, outputs, others)
         return None
@@ -250,24 +251,29 @@ def _is_of_transform(value: Any) -> bool:
     return isinstance(value, Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value)
 
 
-def _are_apart(values: Sequence[Any], outside: set[int | None]) -> bool:
+def _are_apart(results: Sequence[fx.Node], outside: set[Key]) -> bool:
     seen = set(outside)
     if None in seen:
         return False
-    for value in values:
+    for node in results:
+        value = node.meta.get("example_value")
         if isinstance(value, (torch.SymInt, int)):
             continue
-        storage = _storage(value) if isinstance(value, Tensor) else None
+        storage = _storage(node) if isinstance(value, Tensor) else None
         if storage is None or storage in seen:
             return False
         seen.add(storage)
     return True
 
 
-def _storage(value: Any) -> int | None:
+def _storage(node: fx.Node) -> Key:
     """Equal for tensors that share memory, 0 for other values; None for a tensor that has none, as a sparse one."""
+    value = node.meta.get("example_value")
     if not isinstance(value, Tensor):
         return 0
+    known = node.meta.get(STORAGE)
+    if known is not None:
+        return known
     return int(value.untyped_storage()._cdata) if torch._C._has_storage(value) else None
 
 
