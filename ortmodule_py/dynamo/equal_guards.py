@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -138,7 +139,7 @@ class Paths:
         self._moved: dict[Source, Source | None] = {}
         self.inputs: dict[Source, Any] = {}
         """Tensors of the traced layer -> Dynamo's variables of the other's."""
-        self._names = guards.path, "" if target is None else _module_path(target)
+        self._path = "" if target is None else _module_path(target)
 
     def moves(self, source: Source) -> bool:
         """Whether a source lies below the layer."""
@@ -187,16 +188,13 @@ class Paths:
             raise UnequalError(f"reads {node}")
         return None
 
-    def rename(self, node: fx.Node) -> None:
-        """Let the path of modules of a copied call name the other layer."""
-        stack = node.meta.get("nn_module_stack")
-        if not stack:
-            return
-        old, new = self._names
-        node.meta["nn_module_stack"] = {
-            key: (new + path[len(old) :] if path.startswith(old) else path, *rest)
-            for key, (path, *rest) in stack.items()
-        }
+    def rename(self, node: fx.Node, around: Mapping[str, Any]) -> None:
+        """Let the path of modules of a copied call name the other layer, inside of the modules `around` it."""
+        old, new = self._guards.path, self._path
+        stack = node.meta.get("nn_module_stack") or {}
+        inside = {key: entry for key, entry in stack.items() if entry[0].startswith(old)}
+        moved = {key: (new + path[len(old) :], *rest) for key, (path, *rest) in inside.items()}
+        node.meta["nn_module_stack"] = {**around, **moved}
 
 
 def plain_source(source: Source) -> Source:

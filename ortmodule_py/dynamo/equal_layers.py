@@ -344,7 +344,7 @@ def _copy_calls(
     for node in earlier.calls:
         copied = tx.output.graph.node_copy(node, lambda read: made.get(read, read))
         made[node] = copied
-        paths.rename(copied)
+        paths.rename(copied, tx.nn_module_stack)
         if node not in renewed:
             storage = _storage(node)
             copied.meta[STORAGE] = storages.get(storage, (copied_layers, storage))
