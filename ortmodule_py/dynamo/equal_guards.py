@@ -190,8 +190,10 @@ class Paths:
 
     def rename(self, node: fx.Node, around: Mapping[str, Any]) -> None:
         """Let the path of modules of a copied call name the other layer, inside of the modules `around` it."""
+        stack = node.meta.get("nn_module_stack")
+        if stack is None:
+            return
         old, new = self._guards.path, self._path
-        stack = node.meta.get("nn_module_stack") or {}
         inside = {key: entry for key, entry in stack.items() if entry[0].startswith(old)}
         moved = {key: (new + path[len(old) :], *rest) for key, (path, *rest) in inside.items()}
         node.meta["nn_module_stack"] = {**around, **moved}

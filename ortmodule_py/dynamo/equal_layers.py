@@ -185,7 +185,8 @@ def trace_or_copy(
         result = trace(module, tx, args, kwargs)
     calls = _calls_since(before.before, output.graph)
     returned = _returned(result)
-    if returned is not None and len(calls) >= _SMALLEST and _is_closed(before, calls, layers, tx):
+    size = sum(_size(node, tx) for node in calls)
+    if returned is not None and size >= _SMALLEST and _is_closed(before, calls, layers, tx):
         found = layers.traced.setdefault(names, [])
         found.append(_Traced(before, module.source, _frozen(result), returned, calls))
         del found[:-_CANDIDATES]
@@ -283,13 +284,28 @@ def _calls_since(before: fx.Node | None, graph: fx.Graph) -> list[fx.Node]:
     return calls[::-1] if before is None else []
 
 
+def _size(node: fx.Node, tx: Any) -> int:
+    """The calls that a node stands for, with those in the body of a higher-order operator."""
+    body = _body(node, tx)
+    return 1 if body is None else len(body.graph.nodes)
+
+
+def _body(node: fx.Node, tx: Any) -> fx.GraphModule | None:
+    """The body of a higher-order operator, as a checkpoint, that a node names; it reads arguments only."""
+    body = tx.output.nn_modules.get(node.target) if node.op == "get_attr" else None
+    return body if isinstance(body, fx.GraphModule) else None
+
+
 def _is_closed(before: _Call, calls: list[fx.Node], layers: EqualLayers, tx: Any) -> bool:
     """Whether a traced layer changed nothing but tensors of its own, and each call of it can be copied."""
     return (
         before.facts == _facts(layers, tx.output)
         and not before.changes_older
         and before.versions == [_version(node) for node in before.nodes]
-        and all(node.op in ("call_function", "call_method") for node in calls)
+        and all(
+            node.op in ("call_function", "call_method") or _body(node, tx) is not None
+            for node in calls
+        )
         and not any(node.target in _OF_MEMORY for node in calls)
         and all(_is_plain((node.args, tuple(node.kwargs.values()))) for node in calls)
     )
@@ -300,9 +316,7 @@ def _is_plain(value: Any) -> bool:
         return all(map(_is_plain, value))
     if isinstance(value, slice):
         return all(map(_is_plain, (value.start, value.stop, value.step)))
-    if isinstance(value, fx.Node):
-        return value.op != "get_attr"
-    return isinstance(value, _PLAIN)
+    return isinstance(value, (fx.Node, *_PLAIN))
 
 
 def _copy(earlier: _Traced, call: _Call, module: Any, tx: Any) -> Any:
@@ -353,8 +367,24 @@ def _copy_calls(
         if node in earlier.returned:
             proxy = fx.Proxy(copied, tx.output.current_tracer)
             variables[node] = torch._dynamo.variables.builder.wrap_fx_proxy(tx, proxy)
+        elif isinstance(node.target, torch._ops.HigherOrderOperator):
+            fakes = node.meta["example_value"]
+            copied.meta["example_value"] = torch.utils._pytree.tree_map_only(Tensor, _anew, fakes)
         else:
             copied.meta["example_value"] = torch._dynamo.utils.get_fake_value(copied, tx)
+
+
+def _anew(fake: Any) -> Any:
+    """A fake tensor in memory of its own; a result of a higher-order operator has such."""
+    with fake.fake_mode:
+        made = torch.empty_strided(
+            fake.shape,
+            fake.stride(),
+            dtype=fake.dtype,
+            device=fake.device,
+            requires_grad=fake.requires_grad,
+        )
+        return made if fake.is_leaf else made.clone()
 
 
 def _read_outside(earlier: _Traced) -> list[fx.Node]:
