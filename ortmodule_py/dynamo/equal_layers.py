@@ -10,6 +10,7 @@ their own, and its guards are added, so that a later change of any one layer is 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import sympy
 import torch
 from torch import Tensor, fx
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ortmodule_py.base.torch_state import thread_state
 from ortmodule_py.dynamo.equal_guards import GuardsOf, Paths, UnequalError
@@ -58,6 +60,8 @@ class _Call:
     """How often each argument was changed in place."""
     before: fx.Node | None
     """The last node of the graph."""
+    symbols: int
+    """Symbols that the capture has made."""
     facts: tuple[Any, ...]
     """The state of the thread, and counts, that the trace of a layer that can be copied leaves as they are."""
     begun: int = 0
@@ -195,11 +199,12 @@ def trace_or_copy(
 
 def _described(given: Sequence[Any], layers: EqualLayers, tx: Any) -> _Call | None:
     """The call, or None if an argument is of a kind that cannot be compared."""
-    call = _Call(None, [], [], [], next(iter(reversed(tx.output.graph.nodes)), None), ())
+    call = _Call(None, [], [], [], next(iter(reversed(tx.output.graph.nodes)), None), 0, ())
     keys = [_key_of(variable, call) for variable in given]
     if None in keys:
         return None
     call.versions = [_version(node) for node in call.nodes]
+    call.symbols = len(tx.output.shape_env.backed_var_to_val)
     call.facts = _facts(layers, tx.output)
     call.key = tuple(keys), call.facts[:_OF_KEY]
     return call
@@ -215,10 +220,12 @@ def _key_of(variable: Any, call: _Call) -> Any:
     kind = type(variable)
     if kind in (_VARIABLES.TensorVariable, _VARIABLES.SymNodeVariable):
         node = variable.as_proxy().node
+        described = _described_value(node.meta.get("example_value"))
+        if described is None:
+            return None
         if node not in call.nodes:
             call.nodes.append(node)
             call.variables.append(variable)
-        described = _described_value(node.meta.get("example_value"))
         return kind, described, call.nodes.index(node), getattr(variable, "class_type", None)
     if kind is _VARIABLES.ConstantVariable:
         value = variable.as_python_constant()
@@ -233,6 +240,8 @@ def _key_of(variable: Any, call: _Call) -> Any:
 def _described_value(value: Any) -> Any:
     if not isinstance(value, Tensor):
         return describe(value)
+    if is_traceable_wrapper_subclass(value) or not torch._C._has_storage(value):
+        return None  # it has parts, or the values of a functional transform
     gradient = value.is_leaf, value.grad_fn is None, value.is_inference()
     kind = type(value), value.layout, value.is_conj(), value.is_neg()
     return describe(value), describe(value.storage_offset()), gradient, kind
@@ -267,7 +276,6 @@ def _facts(layers: EqualLayers, output: Any) -> tuple[Any, ...]:
         len(output.root_tx.debug_locals),
         len(output.side_effects.tensor_hooks),
         len(output.side_effects.save_for_backward),
-        len(symbols.backed_var_to_val),
         symbols.unbacked_symint_counter,
         symbols.num_deferred_runtime_asserts,
     )
@@ -307,8 +315,29 @@ def _is_closed(before: _Call, calls: list[fx.Node], layers: EqualLayers, tx: Any
             for node in calls
         )
         and not any(node.target in _OF_MEMORY for node in calls)
+        and not _reads_new_symbols(before.symbols, calls, tx.output.shape_env)
         and all(_is_plain((node.args, tuple(node.kwargs.values()))) for node in calls)
     )
+
+
+def _reads_new_symbols(before: int, calls: list[fx.Node], symbols: Any) -> bool:
+    """Whether a layer made a symbol that it reads: each counter of a batch norm has one, for its `item()`."""
+    made = set(itertools.islice(symbols.backed_var_to_val, before, None))
+    if not made:
+        return False
+    of_item = torch._dynamo.source.CallMethodItemSource
+    sources = (source for symbol in made for source in symbols.var_to_sources.get(symbol, [None]))
+    if not all(isinstance(source, of_item) for source in sources):
+        return True
+    read = [symbols.replace(guard.expr) for guard in symbols.guards]
+    read += _expressions(tuple(describe(node.meta.get("example_value")) for node in calls))
+    return any(not made.isdisjoint(expression.free_symbols) for expression in read)
+
+
+def _expressions(key: Any) -> list[sympy.Expr]:
+    if isinstance(key, tuple):
+        return [found for part in key for found in _expressions(part)]
+    return [key] if isinstance(key, sympy.Expr) else []
 
 
 def _is_plain(value: Any) -> bool:
@@ -360,8 +389,8 @@ def _copy_calls(
         made[node] = copied
         paths.rename(copied, tx.nn_module_stack)
         if node not in renewed:
-            storage = _storage(node)
-            copied.meta[STORAGE] = storages.get(storage, (copied_layers, storage))
+            if (storage := _storage(node)) is not None:
+                copied.meta[STORAGE] = storages.get(storage, (copied_layers, storage))
             continue
         del copied.meta["example_value"]
         if node in earlier.returned:
@@ -413,13 +442,14 @@ def _renewed(earlier: _Traced) -> set[fx.Node]:
 def _storage(node: fx.Node) -> int | None:
     """The memory of a tensor; None of several tensors and of numbers."""
     value = node.meta.get("example_value")
-    return value.untyped_storage()._cdata if isinstance(value, Tensor) else None
+    return next(iter(_storages(node)), None) if isinstance(value, Tensor) else None
 
 
 def _storages(node: fx.Node) -> set[int]:
     value = node.meta.get("example_value")
     parts = value if isinstance(value, (tuple, list)) else [value]
-    return {part.untyped_storage()._cdata for part in parts if isinstance(part, Tensor)}
+    tensors = [part for part in parts if isinstance(part, Tensor) and torch._C._has_storage(part)]
+    return {tensor.untyped_storage()._cdata for tensor in tensors}
 
 
 def _returned(result: Any) -> dict[fx.Node, None] | None:

@@ -258,6 +258,35 @@ def test_what_a_layer_returns() -> None:
     assert_compiled(reports[0])
 
 
+class _Batches(nn.Module):
+    """A batch norm, whose counter could be read as a number."""
+
+    def __init__(self, _: _State, momentum: float | None = 0.1) -> None:
+        super().__init__()
+        self.batches = nn.BatchNorm1d(4, momentum=momentum)
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.linear(self.batches(x).relu()).sin()
+        return (x + y.cos() * y.tanh()).exp().log()
+
+
+def _averaging(state: _State) -> nn.Module:
+    """Its momentum is 1 / counter."""
+    return _Batches(state, None)
+
+
+@pytest.mark.parametrize(("kind", "copies"), [(_Batches, 3), (_averaging, 0)])
+def test_batch_norms(kind: Callable[[_State], nn.Module], copies: int) -> None:
+    def step(run: Any) -> Tensor:
+        for _ in range(2):
+            y: Tensor = run(_x())
+            y.sum().backward()
+        return y
+
+    assert _copies(lambda: as_in_eager(_Stack(kind), step)) == copies
+
+
 class _Shared(_Stack):
     """One layer called several times, as in ALBERT, then others."""
 
