@@ -247,6 +247,11 @@ def _described_value(value: Any) -> Any:
     return describe(value), describe(value.storage_offset()), gradient, kind
 
 
+def _described_values(value: Any) -> Any:
+    parts = value if isinstance(value, (tuple, list)) else [value]
+    return list(map(_described_value, parts))
+
+
 def _simplified(key: Any, symbols: Any) -> Any:
     """A description with the sizes that are known by now."""
     if isinstance(key, tuple):
@@ -364,8 +369,16 @@ def _copy(earlier: _Traced, call: _Call, module: Any, tx: Any) -> Any:
         variable = paths.input_for(node)
         if variable is not None:
             made[node], variables[node] = variable.as_proxy().node, variable
+    try:
+        _copy_calls(earlier, paths, made, variables, tx)
+    except UnequalError:
+        for node in reversed(earlier.calls):
+            if node in made:
+                tx.output.graph.erase_node(made[node])
+        raise
     paths.install()
-    _copy_calls(earlier, paths, made, variables, tx)
+    global copied_layers
+    copied_layers += 1
     return _rebuilt(earlier.result, variables)
 
 
@@ -378,10 +391,9 @@ def _copy_calls(
 ) -> None:
     """Copy the calls of a layer, and make Dynamo's variables of its results.
 
-    The other calls keep the fake tensors of the earlier layer.
+    The other calls keep the fake tensors of the earlier layer. `UnequalError` if a result is another than of that
+    layer: it is computed in the modes around the layer, not in those of a `no_grad` inside.
     """
-    global copied_layers
-    copied_layers += 1
     renewed = _renewed(earlier)
     storages = {_storage(old): _storage(new) for old, new in made.items()}
     for node in earlier.calls:
@@ -392,15 +404,16 @@ def _copy_calls(
             if (storage := _storage(node)) is not None:
                 copied.meta[STORAGE] = storages.get(storage, (copied_layers, storage))
             continue
-        del copied.meta["example_value"]
+        known = copied.meta.pop("example_value")
         if node in earlier.returned:
             proxy = fx.Proxy(copied, tx.output.current_tracer)
             variables[node] = torch._dynamo.variables.builder.wrap_fx_proxy(tx, proxy)
         elif isinstance(node.target, torch._ops.HigherOrderOperator):
-            fakes = node.meta["example_value"]
-            copied.meta["example_value"] = torch.utils._pytree.tree_map_only(Tensor, _anew, fakes)
+            copied.meta["example_value"] = torch.utils._pytree.tree_map_only(Tensor, _anew, known)
         else:
             copied.meta["example_value"] = torch._dynamo.utils.get_fake_value(copied, tx)
+        if _described_values(copied.meta["example_value"]) != _described_values(known):
+            raise UnequalError("results")
 
 
 def _anew(fake: Any) -> Any:

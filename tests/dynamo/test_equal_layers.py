@@ -235,6 +235,36 @@ class _Returns(_Layer):
         return y.view(4, 3), x, bias, (y, y), None if bias.dim() == 1 else x
 
 
+class _Freezes(_Layer):
+    """What it returns is computed without gradients, or in another type, inside of the layer."""
+
+    def forward(self, x: Tensor) -> Any:  # type: ignore[override]
+        y = super().forward(x)
+        with torch.no_grad():
+            frozen = y * 2
+        with torch.autocast("cpu", torch.bfloat16):
+            z = self.first(y)
+        return y, frozen, z
+
+
+class _Summing(_Stack):
+    def forward(self, x: Tensor) -> Any:
+        found = []
+        for layer in self.layers:
+            x, frozen, z = layer(x)
+            found += [frozen, z]
+        return x, found
+
+
+def test_modes_inside_of_a_layer() -> None:
+    def step(run: Any) -> Any:
+        y, found = run(_x())
+        (y.square().sum() + sum(z.float().sum() for z in found[1::2])).backward()
+        return y, found[0::2]
+
+    assert_compiled(as_in_eager(_Summing(_Freezes), step))
+
+
 class _Using(_Stack):
     def forward(self, x: Tensor) -> Any:
         kept = []
