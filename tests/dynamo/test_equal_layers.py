@@ -252,7 +252,7 @@ class _Summing(_Stack):
         found = []
         for layer in self.layers:
             x, frozen, z = layer(x)
-            found += [frozen, z]
+            found += [frozen, z * (2 if frozen.requires_grad else 1)]
         return x, found
 
 
