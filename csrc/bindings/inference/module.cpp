@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 
 #include <atomic>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/version.h"
+#include "bindings/casts/errors.h"
 #include "bindings/casts/sizes.h"
 #include "bindings/inference/arrays.h"
 #include "bindings/inference/plan_timeline.h"
@@ -209,7 +211,7 @@ std::unique_ptr<InferenceSession> open_session(const py::object& model, Inferenc
     OnnxModel parsed = parse_onnx_model(bytes, "bytes", folder, given, &facts);
     loaded = std::make_shared<LoadedModel>(std::move(parsed), std::move(facts));
   } else {
-    const auto path = py::cast<std::string>(model);
+    const auto path = py::cast<std::filesystem::path>(model).string();
     const bool shared = given.initializers.empty() && given.files.empty();
     const py::gil_scoped_release released;
     loaded = shared ? load_shared_model(path) : load_model(path, given);
@@ -321,10 +323,10 @@ std::string plan_text(InferenceSession& session, const py::list& arrays) {
   return session.plan_text(feeds.feeds);
 }
 
-void save(InferenceSession& session, const py::list& arrays, const std::string& path) {
+void save(InferenceSession& session, const py::list& arrays, const std::filesystem::path& path) {
   const Feeds feeds(session, arrays);
   const py::gil_scoped_release released;
-  session.save_optimized(feeds.feeds, path);
+  session.save_optimized(feeds.feeds, path.string());
 }
 
 py::dict held(const InferenceSession& session) {
@@ -452,7 +454,12 @@ void bind_runs(SessionClass& session) {
            "The same; returns values by output.")
       .def("start_profiling", &InferenceSession::start_profiling)
       .def("profiling_start_ns", &InferenceSession::profiling_start_ns)
-      .def("end_profiling", &InferenceSession::end_profiling, py::arg("path"))
+      .def(
+          "end_profiling",
+          [](InferenceSession& of, const std::filesystem::path& path) {
+            return of.end_profiling(path.string());
+          },
+          py::arg("path"))
       .def_property_readonly("last_peak_bytes", &InferenceSession::last_peak_bytes)
       .def_property_readonly("copied_bytes", &InferenceSession::copied_bytes);
 }
@@ -469,9 +476,13 @@ void bind_plans(SessionClass& session) {
       .def("return_kept", &InferenceSession::return_kept)
       .def_property_readonly("held", &held)
       .def("save_optimized", &save, py::arg("feeds"), py::arg("path"))
-      .def("save_optimized_early", &save_optimized_early, py::arg("path"),
-           py::call_guard<py::gil_scoped_release>(),
-           "Returns why the file must wait for a run, or None.")
+      .def(
+          "save_optimized_early",
+          [](InferenceSession& of, const std::filesystem::path& path) {
+            return save_optimized_early(of, path.string());
+          },
+          py::arg("path"), py::call_guard<py::gil_scoped_release>(),
+          "Returns why the file must wait for a run, or None.")
       .def("why_not_on_device", &why_not_on_device, py::call_guard<py::gil_scoped_release>(),
            "Why the session's device cannot run the model, where sizes can be assumed, or None.");
 }
@@ -485,7 +496,7 @@ PYBIND11_MODULE(_inference, m) {
   m.doc() = "Inference sessions of ortmodule_py, without torch.";
   m.attr("__version__") = std::string(version());
   // Local: in a process with torch, the extension of training translates Error in its own way.
-  py::register_local_exception<Error>(m, "EngineError", PyExc_RuntimeError);
+  register_error<Error>(m, "EngineError", PyExc_RuntimeError, /*local=*/true);
   bind_values(m);
   m.def("operators", &operators, "The ONNX operators with a rule: (domain, name, since).");
   m.def("passes", &passes, "The optimizer's passes, by name.");
