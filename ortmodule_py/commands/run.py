@@ -14,6 +14,7 @@ import numpy as np
 
 from ortmodule_py.commands.command import Command, given_sizes, parser, stage
 from ortmodule_py.inference import InferenceSession, SessionOptions
+from ortmodule_py.inference.feed_files import read_feeds
 from ortmodule_py.inference.model_facts import NodeArg
 from ortmodule_py.inference.ort_value import numpy_type
 from ortmodule_py.inference.replaced_file import replaced_file
@@ -83,27 +84,13 @@ def _save(path: Path, arrays: dict[str, np.ndarray]) -> None:
 def _feeds(session: InferenceSession, path: Path | None, sizes: dict[str, Any]) -> dict[str, Any]:
     inputs = session.get_inputs()
     if path is not None:
-        return _loaded(path)
+        return read_feeds(path, "[run] --feeds")
     shapes = {value.name: _shape(value, sizes) for value in inputs}
     random = np.random.default_rng(0)
     feeds = {value.name: _random(value, shapes[value.name], random) for value in inputs}
     texts = " ".join(f"{name}={'x'.join(map(str, shape))}" for name, shape in shapes.items())
     print(f"random inputs: {texts}", file=sys.stderr)
     return feeds
-
-
-def _loaded(path: Path) -> dict[str, Any]:
-    """The arrays of a file of numpy.savez."""
-    rule = "[run] --feeds must be a file of numpy.savez, but found"
-    if not path.is_file():
-        raise ValueError(f"{rule} none at {path}")
-    if not zipfile.is_zipfile(path):  # numpy would take it for a pickle
-        raise ValueError(f"{rule} another one at {path}; write it by numpy.savez(path, x=array)")
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (zipfile.BadZipFile, EOFError, ValueError) as error:
-        raise ValueError(f"{rule} a damaged one, or one with objects, at {path}: {error}") from None
 
 
 def _shape(value: NodeArg, sizes: dict[str, Any]) -> tuple[int, ...]:

@@ -122,6 +122,8 @@ def test_run_writes_strings(tmp_path: Path) -> None:
         (["run", "MODEL", "batch=1", "--memory-limit", "8"], "[memory]", 1),
         (["explain", "MODEL", "x=2x9"], "error: ", 1),
         (["quantize", "absent.onnx", "out.onnx"], "absent.onnx", 1),
+        (["quantize", "MODEL", "out.onnx", "--samples", "CUT"], "[quantize] --samples must be", 1),
+        (["convert_precision", "MODEL", "out.onnx", "--samples", "ARRAY"], "numpy.savez(path", 1),
         (["run", __file__, "batch=1"], "error: ", 1),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
