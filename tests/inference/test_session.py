@@ -393,6 +393,31 @@ print(InferenceSession(mlp(), options)._session.threads)
     assert "intra_op_num_threads" in error and threads == "2"
 
 
+@pytest.mark.parametrize("binds", [False, True])
+def test_daemon_threads_may_run_until_the_process_ends(binds: bool) -> None:
+    """Python would unwind their stacks, which ended the process with an error."""
+    script = f"""
+import threading, time
+from ortmodule_py import InferenceSession
+from tests.inference.test_session import mlp, x_of
+session = InferenceSession(mlp())
+x = x_of(500)
+
+def run():
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", x)
+    binding.bind_output("y")
+    while True:
+        session.run_with_iobinding(binding) if {binds} else session.run(None, {{"x": x}})
+
+for _ in range(4):
+    threading.Thread(target=run, daemon=True).start()
+time.sleep(0.2)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+
+
 def test_names_of_outputs_of_any_kind() -> None:
     """A generator, which is read once, gives all outputs and not none."""
     names = ["r", "y"]
