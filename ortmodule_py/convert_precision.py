@@ -11,6 +11,7 @@ import numpy as np
 
 from ortmodule_py import _inference
 from ortmodule_py.inference.errors import translated
+from ortmodule_py.inference.feed_files import read_feeds
 from ortmodule_py.quantization.model_files import (
     Feed,
     feeds_of,
@@ -123,6 +124,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command line. Returns the exit status."""
     given = parser().parse_args(arguments)
     try:
+        where = "[convert_precision] --samples"
+        samples = [read_feeds(path, where) for path in given.samples or ()]
         convert_precision(
             given.model,
             given.output,
@@ -132,7 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
             op_types_to_keep=given.keep_ops,
             nodes_to_keep=given.keep_nodes,
             use_external_data_format=given.external_data,
-            samples=[dict(np.load(path)) for path in given.samples] if given.samples else None,
+            samples=samples or None,
         )
     except (RuntimeError, ValueError, OSError) as error:
         print(error, file=sys.stderr)

@@ -23,6 +23,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ortmodule_py import module as module_file
 from ortmodule_py.explain import why_no_plan
+from ortmodule_py.inference.replaced_file import replaced_file
 from ortmodule_py.options.engine import EngineOptions
 from ortmodule_py.report.plan_table import step_pieces, step_rows, step_table, training_piece
 
@@ -179,9 +180,8 @@ def _finish(watch: _Watch, options: argparse.Namespace, parser: argparse.Argumen
 
 def _write(path: Path, elements: list[str]) -> None:
     """Replaces the file atomically: a partial configuration would select other rows."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(elements, indent=2) + "\n", encoding="utf-8")
-    partial.replace(path)
+    with replaced_file(path) as part:
+        part.write_text(json.dumps(elements, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -59,6 +59,7 @@ def save_onnx(
 
     Raises:
         TypeError: `model` is not an ORTModule.
+        ValueError: names or `dynamic_shapes` that do not fit the example's tensors.
         ORTModuleError: the model has a graph break (its line is named), an operator without an ONNX
             form, or a fixed size that should change.
     """
@@ -70,10 +71,9 @@ def save_onnx(
         raise ValueError(
             f"[save_onnx] input_names must have {len(tensors)} different names, but found {names}"
         )
-    dynamic = _dynamic(dynamic_shapes, names)
-    piece, outputs = _captured(
-        model, original, leaves, spec, dict(zip(names, tensors, strict=True)), dynamic
-    )
+    inputs_by_name = dict(zip(names, tensors, strict=True))
+    dynamic = _dynamic(dynamic_shapes, {name: t.dim() for name, t in inputs_by_name.items()})
+    piece, outputs = _captured(model, original, leaves, spec, inputs_by_name, dynamic)
     found = [f"output_{i}" for i in range(outputs)] if outputs != 1 else ["output"]
     results = list(output_names or found)
     if len(results) != outputs:
@@ -158,9 +158,15 @@ def _names(module: nn.Module, args: Any, kwargs: Any) -> list[str]:
     return found
 
 
-def _dynamic(given: Any, names: list[str]) -> dict[str, dict[int, str]]:
+def _dynamic(given: Any, ranks: dict[str, int]) -> dict[str, dict[int, str]]:
     if given is None:
         return {}
+    names = list(ranks)
+    if not isinstance(given, Mapping) and len(given) > len(names):
+        raise ValueError(
+            f"[save_onnx] dynamic_shapes must have at most one row for each of {names}, but found "
+            f"{len(given)}"
+        )
     rows = given.items() if isinstance(given, Mapping) else zip(names, given, strict=False)
     dynamic: dict[str, dict[int, str]] = {}
     for name, sizes in rows:
@@ -170,6 +176,16 @@ def _dynamic(given: Any, names: list[str]) -> dict[str, dict[int, str]]:
             )
         if sizes:
             dynamic[name] = {
-                int(dim): str(getattr(size, "__name__", size)) for dim, size in dict(sizes).items()
+                _checked_dim(dim, name, ranks[name]): str(getattr(size, "__name__", size))
+                for dim, size in dict(sizes).items()
             }
     return dynamic
+
+
+def _checked_dim(dim: Any, name: str, rank: int) -> int:
+    """The dimension, counted from the front."""
+    if not isinstance(dim, int) or not -rank <= dim < rank:
+        raise ValueError(
+            f"[save_onnx] a dimension of {name!r} must be from {-rank} to {rank - 1}, but found {dim!r}"
+        )
+    return dim % rank

@@ -1,5 +1,6 @@
 // Graphs as text and as .onnx files, for tests and tools.
 
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -40,14 +41,14 @@ struct Initializers {
   }
 };
 
-static void save(const Graph& graph, const std::string& path, const py::dict& initializers,
-                 size_t external_threshold) {
-  save_onnx(graph, path, Initializers(initializers, external_threshold).options);
+static void save(const Graph& graph, const std::filesystem::path& path,
+                 const py::dict& initializers, size_t external_threshold) {
+  save_onnx(graph, path.string(), Initializers(initializers, external_threshold).options);
 }
 
 /// `inputs`: (value of the graph, name, dtype, sizes of the example, names of sizes by dimension).
 static void save_named(
-    const Graph& graph, const std::string& path, const py::dict& initializers,
+    const Graph& graph, const std::filesystem::path& path, const py::dict& initializers,
     const std::vector<std::tuple<std::string, std::string, std::string, std::vector<int64_t>,
                                  std::map<int64_t, std::string>>>& inputs,
     std::vector<std::string> outputs, std::string prefix) {
@@ -58,7 +59,7 @@ static void save_named(
   model.outputs = std::move(outputs);
   model.prefix = std::move(prefix);
   model.data = data.options;
-  save_model(graph, path, model);
+  save_model(graph, path.string(), model);
 }
 
 void init_graph(py::module_& m) {
@@ -89,7 +90,10 @@ void init_graph(py::module_& m) {
         py::arg("inputs"), py::arg("outputs"), py::arg("prefix"),
         "Writes the graph as an .onnx file for other tools, with these names.");
   m.def(
-      "load_onnx", [](const std::string& path) { return std::shared_ptr<Graph>(load_onnx(path)); },
+      "load_onnx",
+      [](const std::filesystem::path& path) {
+        return std::shared_ptr<Graph>(load_onnx(path.string()));
+      },
       py::arg("path"), "Reads a file that save_onnx wrote.");
 }
 

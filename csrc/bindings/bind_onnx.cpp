@@ -1,5 +1,6 @@
 // What the reader of .onnx files finds, as Python values: for tests.
 
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -134,7 +135,9 @@ void init_onnx(py::module_& m) {
           "The model as dicts, lists and tuples; tensors are copied.");
   m.def(
       "read_onnx_model",
-      [](const std::string& path) { return std::make_shared<OnnxModel>(read_onnx_model(path)); },
+      [](const std::filesystem::path& path) {
+        return std::make_shared<OnnxModel>(read_onnx_model(path.string()));
+      },
       py::arg("path"), "Reads an .onnx file of any tool; its tensors stay in the mapped file.");
 }
 

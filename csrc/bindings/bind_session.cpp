@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "bindings/casts/errors.h"
 #include "bindings/casts/sizes.h"
 #include "bindings/engine.h"
 #include "bindings/topics.h"
@@ -232,10 +233,10 @@ std::vector<std::string> pass_names() {
 }  // namespace
 
 void init_session(py::module_& m) {
-  py::register_exception<Error>(m, "ORTModuleError", PyExc_RuntimeError);
+  register_error<Error>(m, "ORTModuleError", PyExc_RuntimeError, /*local=*/false);
   const py::tuple index_bases =
       py::make_tuple(m.attr("ORTModuleError"), py::handle(PyExc_IndexError));
-  py::register_exception<IndexOutOfRange>(m, "ORTModuleIndexError", index_bases);
+  register_error<IndexOutOfRange>(m, "ORTModuleIndexError", index_bases, /*local=*/false);
   m.def("engine_runs", &engine_runs,
         "The number of forward runs in this process, over all pieces.");
   m.def("pass_names", &pass_names, "The optimizer's passes, sorted by name.");

@@ -1,6 +1,7 @@
 #include "gradient/build_gradient.h"
 
 #include <algorithm>
+#include <iterator>
 #include <span>
 #include <unordered_map>
 
@@ -122,12 +123,13 @@ class GradientBuilder {
   // nodes.
   void differentiate_body(const Node& node, const Values& output_grads) {
     const std::unique_ptr<Graph> body = instantiate_body(node);
-    const size_t before = graph_.node_count();
+    const auto before = std::prev(graph_.nodes().end());
     Values operands = node.inputs();
     operands.resize(body->inputs().size());  // trailing absent operands are not listed
     const Values results = graph_.inline_graph(*body, operands);
-    std::vector<Node*> inlined = graph_.node_pointers();
-    inlined.erase(inlined.begin(), inlined.begin() + static_cast<std::ptrdiff_t>(before));
+    std::vector<Node*> inlined;
+    for (auto each = std::next(before); each != graph_.nodes().end(); ++each)
+      inlined.push_back(each->get());
     for (const Node* copy : inlined) differentiated_.propagate(*copy);
     for (size_t i = 0; i < output_grads.size() && i < results.size(); ++i)
       if (output_grads[i] && results[i]) accumulate(results[i], output_grads[i]);

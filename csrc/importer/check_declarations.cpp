@@ -25,9 +25,9 @@ void check_versions(const OnnxModel& model) {
   ORTM_CHECK(!model.opsets.empty(), "[model] a file must name its operator sets (opset_import)");
   for (const OnnxOpset& opset : model.opsets)
     for (const auto& [domain, last] : kLastOpsets)
-      ORTM_CHECK(opset.domain != domain || opset.version <= last, "[model] the operator set of '",
-                 domain.empty() ? "ai.onnx" : domain, "' must be at most ", last, ", but found ",
-                 opset.version);
+      ORTM_CHECK(opset.domain != domain || (opset.version >= 1 && opset.version <= last),
+                 "[model] the operator set of '", domain.empty() ? "ai.onnx" : domain,
+                 "' must be from 1 to ", last, ", but found ", opset.version);
 }
 
 bool fits(const OnnxTensor& tensor, const OnnxType& type) {

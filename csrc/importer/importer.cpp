@@ -8,6 +8,7 @@
 #include "base/element_value.h"
 #include "base/error.h"
 #include "importer/check_declarations.h"
+#include "importer/found_node.h"
 #include "importer/missing_operator.h"
 #include "onnx/onnx_builder.h"
 #include "onnx/onnx_types.h"
@@ -379,10 +380,12 @@ void Importer::import_node(const OnnxNode& node, ImportScope& scope) {
   } catch (DataNeeded& needed) {
     needed.is_inside = needed.is_inside || scope.depth > 0;
     throw;
+  } catch (const Unsupported& unsupported) {
+    fail(node, unsupported.what(), Fault::Unsupported);
   } catch (const Refused& refused) {
-    fail(node, refused);
+    fail(node, with_found(refused.what(), node, operands));
   } catch (const Error& error) {
-    fail(node, error.what());
+    fail(node, with_found(error.what(), node, operands));
   } catch (const std::exception& error) {  // an operand or attribute that no rule expects
     fail(node, str("its operands or attributes do not fit the operator (", error.what(), ")"));
   }

@@ -33,8 +33,9 @@ InferenceMemory InferenceSession::memory_of(const Plan& plan) const {
 
 int64_t InferenceSession::largest(const std::string& name, int64_t limit_bytes,
                                   std::vector<HostFeed> feeds, int64_t step) {
-  ORTM_CHECK(step >= 1, "[run] sizes must be multiples of at least 1, but found ", step);
   constexpr int64_t kMostSize = int64_t{1} << 31;
+  ORTM_CHECK(step >= 1 && step <= kMostSize, "[run] sizes must be multiples of 1 to ", kMostSize,
+             ", but found ", step);
   std::string refused;  // why the model cannot have the last size that it refused
   bool planned = false;
   const auto fits = [&](int64_t n) {

@@ -143,7 +143,7 @@ bool try_likely_sizes(const InferenceSession& session, std::string& why, const U
       if (use(feeds)) return true;
     } catch (const Error& error) {
       why = error.what();
-      if (comes_from(why, "[onnx]")) throw;  // the file, not the sizes
+      if (comes_from(why, "[save]") || comes_from(why, "[onnx]")) throw;  // not the sizes
     }
   }
   return false;

@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <fstream>
 
 #include "base/error.h"
 #include "onnx/onnx_types.h"
+#include "onnx/replacing_file.h"
 
 namespace ortmodule {
 namespace {
@@ -112,15 +112,18 @@ void Profile::add(const char* category, const std::string& name, Clock::time_poi
 
 void Profile::write(const std::string& path) const {
   const std::lock_guard lock(mutex_);
-  std::ofstream file(path);
-  file << "[\n";
-  for (size_t i = 0; i < events_.size(); ++i) file << (i ? ",\n" : "") << events_[i];
+  ReplacingFile file(path);
+  file.write("[\n");
+  for (size_t i = 0; i < events_.size(); ++i) {
+    if (i > 0) file.write(",\n");
+    file.write(events_[i]);
+  }
   if (left_out_ > 0)
-    file << ",\n{\"cat\":\"Session\",\"ph\":\"i\",\"ts\":0,\"name\":\"" << left_out_
-         << " events left out: too many\"}";
-  file << "\n]\n";
-  file.flush();
-  ORTM_CHECK(file.good(), "[profile] the file must be writable, but could not write '", path, "'");
+    file.write(str(",\n{\"cat\":\"Session\",\"ph\":\"i\",\"ts\":0,\"name\":\"", left_out_,
+                   " events left out: too many\"}"));
+  file.write("\n]\n");
+  file.finish();
+  file.replace();
 }
 
 }  // namespace ortmodule

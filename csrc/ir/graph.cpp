@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <utility>
 
 #include "base/error.h"
 
@@ -107,9 +108,11 @@ void Graph::set_input(Node* node, size_t index, Value* value) {
 
 void Graph::replace_all_uses(Value* from, Value* to) {
   if (from == to) return;
-  const std::vector<Use> uses = from->uses_;
-  for (const Use& use : uses) set_input(use.node, use.index, to);
-  for (size_t i = 0; i < outputs_.size(); ++i)
+  for (const Use& use : std::exchange(from->uses_, {})) {
+    use.node->inputs_[use.index] = to;
+    add_use(to, use);
+  }
+  for (size_t i = 0; i < outputs_.size() && from->is_graph_output(); ++i)
     if (outputs_[i].value == from) replace_output(i, to);
 }
 

@@ -38,7 +38,7 @@ std::vector<Labels> read_terms(OnnxCall& c, std::string_view text) {
     } else if (std::isalpha(static_cast<unsigned char>(text[i]))) {
       terms.back().push_back(text[i]);
     } else {
-      c.refuse(str("the equation must have letters and '...', but found '", text[i], "'"));
+      c.refuse(str("the equation must have letters and '...', but found '", text, "'"));
     }
   }
   return terms;

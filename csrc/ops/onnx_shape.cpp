@@ -469,10 +469,16 @@ Known known_gather(OnnxCall& c) {
 
 // ---- DepthToSpace and SpaceToDepth -------------------------------------------------------------
 
+DimExpr block_size(OnnxCall& c) {
+  const int64_t block = c.integer("blocksize");
+  if (block < 1) c.refuse(str("blocksize must be positive, but found ", block));
+  return block;
+}
+
 Values import_depth_to_space(OnnxCall& c) {
   Value* x = c.in(0);
   if (x->rank() != 4) c.refuse("x must have rank 4");
-  const DimExpr block = c.integer("blocksize");
+  const DimExpr block = block_size(c);
   const Dims& d = x->dims;
   const DimExpr depth = DimExpr::floor_div(d.at(1), block * block);
   const bool columns_first = c.word("mode", {"DCR", "CRD"}) == "CRD";
@@ -487,7 +493,7 @@ Values import_depth_to_space(OnnxCall& c) {
 Values import_space_to_depth(OnnxCall& c) {
   Value* x = c.in(0);
   if (x->rank() != 4) c.refuse("x must have rank 4");
-  const DimExpr block = c.integer("blocksize");
+  const DimExpr block = block_size(c);
   const Dims& d = x->dims;
   const DimExpr height = DimExpr::floor_div(d.at(2), block),
                 width = DimExpr::floor_div(d.at(3), block);

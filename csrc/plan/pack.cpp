@@ -1,6 +1,7 @@
 #include "plan/pack.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <utility>
@@ -34,19 +35,23 @@ class PlacedBlocks {
   void add(size_t index) {
     const auto [first, last] = buckets_of(blocks_[index]);
     for (size_t bucket = first; bucket <= last; ++bucket) by_time_[ends_[bucket]++] = index;
+    placed_.push_back(index);
   }
 
   /// Placed blocks that live at the same time as this one, by ascending offset; until the next
   /// call.
   const std::vector<size_t>& beside(const Block& block) {
     const auto [first, last] = buckets_of(block);
-    found_.clear();
+    size_t in_buckets = 0;
     for (size_t bucket = first; bucket <= last; ++bucket)
-      for (size_t i = starts_[bucket]; i < ends_[bucket]; ++i) {
-        const Block& other = blocks_[by_time_[i]];
-        if (overlap(block, other) && is_first_bucket(bucket, block, other))
-          found_.push_back(by_time_[i]);
-      }
+      in_buckets += ends_[bucket] - starts_[bucket];
+    found_.clear();
+    // Blocks that live long are in many buckets.
+    if (in_buckets > placed_.size())
+      std::ranges::copy_if(placed_, std::back_inserter(found_),
+                           [&](size_t other) { return overlap(block, blocks_[other]); });
+    else
+      find_in_buckets(block, first, last);
     std::sort(found_.begin(), found_.end(),
               [&](size_t a, size_t b) { return offsets_[a] < offsets_[b]; });
     return found_;
@@ -61,6 +66,14 @@ class PlacedBlocks {
   std::pair<size_t, size_t> buckets_of(const Block& block) const {
     return {bucket_of(block.first), bucket_of(block.last)};
   }
+  void find_in_buckets(const Block& block, size_t first, size_t last) {
+    for (size_t bucket = first; bucket <= last; ++bucket)
+      for (size_t i = starts_[bucket]; i < ends_[bucket]; ++i) {
+        const Block& other = blocks_[by_time_[i]];
+        if (overlap(block, other) && is_first_bucket(bucket, block, other))
+          found_.push_back(by_time_[i]);
+      }
+  }
   /// A block that is in several buckets counts in the first that the two share.
   bool is_first_bucket(size_t bucket, const Block& a, const Block& b) const {
     return bucket == bucket_of(std::max(a.first, b.first));
@@ -71,6 +84,7 @@ class PlacedBlocks {
   int begin_ = std::numeric_limits<int>::max();
   std::vector<size_t> starts_, ends_;  // by bucket, in by_time_; the end is that of those placed
   std::vector<size_t> by_time_;
+  std::vector<size_t> placed_;
   std::vector<size_t> found_;
 };
 

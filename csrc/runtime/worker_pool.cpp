@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 #include <utility>
 
+#include "base/error.h"
 #include "runtime/idle_pages.h"
 
 namespace ortmodule {
@@ -40,7 +42,12 @@ struct LoopScope {
 WorkerPool::WorkerPool(int64_t threads) {
   try {
     for (int64_t i = 1; i < threads; ++i) workers_.emplace_back([this] { work(); });
-  } catch (...) {  // the system has no more threads
+  } catch (const std::system_error& error) {
+    stop();
+    throw Error(str("[threads] the system must have ", threads,
+                    " threads for a session, but found: ", error.code().message(),
+                    "; give it fewer (intra_op_num_threads)"));
+  } catch (...) {
     stop();
     throw;
   }

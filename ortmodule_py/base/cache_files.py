@@ -5,16 +5,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
+
+from ortmodule_py.inference.replaced_file import replaced_file
 
 FOLDER = "ORTMODULE_CACHE_DIR"
 
 
 def cache_path(name: str) -> Path:
-    """Where the file of this name is kept."""
-    return Path(os.environ.get(FOLDER) or Path.home() / ".cache" / "ortmodule_py") / name
+    """Where the file of this name is kept; a place without files for a user without a home."""
+    if given := os.environ.get(FOLDER):
+        return Path(given) / name
+    try:
+        return Path.home() / ".cache" / "ortmodule_py" / name
+    except RuntimeError:  # as in containers that run under any user id
+        return Path(os.devnull) / name
 
 
 def file_name(text: str) -> str:
@@ -33,6 +39,5 @@ def write_json(path: Path, value: Any) -> None:
     """Replace the file at once; one that cannot be written is made anew by the next process."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-            json.dump(value, file)
-        os.replace(file.name, path)
+        with replaced_file(path) as part:
+            part.write_text(json.dumps(value))

@@ -1,4 +1,4 @@
-"""Reading of environment variables with a fixed set of values."""
+"""Reading of environment variables."""
 
 from __future__ import annotations
 
@@ -22,3 +22,11 @@ def choice(name: str, values: Sequence[str], rule: str, remedy: str = "") -> str
 def flag(name: str) -> bool:
     """Whether a variable is 1, rather than 0 or unset."""
     return choice(name, ("0", "1"), "the value must be 0 or 1") == "1"
+
+
+def rank() -> int:
+    """The process's place in a distributed run, as launchers set it; 0 without one, or if the variable
+    RANK is somebody else's.
+    """
+    text = os.environ.get("RANK", "").strip()
+    return int(text) if text.isdecimal() else 0

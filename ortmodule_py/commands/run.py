@@ -14,8 +14,10 @@ import numpy as np
 
 from ortmodule_py.commands.command import Command, given_sizes, parser, stage
 from ortmodule_py.inference import InferenceSession, SessionOptions
+from ortmodule_py.inference.feed_files import read_feeds
 from ortmodule_py.inference.model_facts import NodeArg
 from ortmodule_py.inference.ort_value import numpy_type
+from ortmodule_py.inference.replaced_file import replaced_file
 
 _SUMMARY = "runs an ONNX model on arrays of an .npz file, or on random ones"
 _EPILOG = """examples:
@@ -72,32 +74,17 @@ def _save(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
     numpy.savez refuses some names, such as "file".
     """
-    part = path.with_name(f"{path.name}.part")
-    try:
-        with zipfile.ZipFile(part, "w") as archive:
-            for name, given in arrays.items():
-                array = given.astype(str) if given.dtype.kind == "O" else given
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
-                    np.lib.format.write_array(entry, array, allow_pickle=False)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with replaced_file(path) as part, zipfile.ZipFile(part, "w") as archive:
+        for name, given in arrays.items():
+            array = given.astype(str) if given.dtype.kind == "O" else given
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, array, allow_pickle=False)
 
 
 def _feeds(session: InferenceSession, path: Path | None, sizes: dict[str, Any]) -> dict[str, Any]:
     inputs = session.get_inputs()
     if path is not None:
-        if not path.is_file():
-            raise ValueError(
-                f"[run] --feeds must be a file of numpy.savez, but found none at {path}"
-            )
-        try:
-            with np.load(path, allow_pickle=False) as arrays:
-                return {name: arrays[name] for name in arrays.files}
-        except (zipfile.BadZipFile, EOFError) as error:
-            raise ValueError(
-                f"[run] --feeds must be a file of numpy.savez, but {path}: {error}"
-            ) from None
+        return read_feeds(path, "[run] --feeds")
     shapes = {value.name: _shape(value, sizes) for value in inputs}
     random = np.random.default_rng(0)
     feeds = {value.name: _random(value, shapes[value.name], random) for value in inputs}

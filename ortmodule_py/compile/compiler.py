@@ -184,23 +184,8 @@ class Compiler:
             changed, gm = take_changed_inputs(gm, example_inputs)
         # Example values of what is assigned have the memory of another tensor.
         shared = None if assigned else take_shared_outputs(gm, bool(log.graph_breaks))
-        piece: Piece | EagerPiece
-        try:
-            run = self._compile(gm, example_inputs)
-            piece = self.pieces[-1]
-            if broken is not None:
-                run = with_copies(run, changed_later(gm))
-        except (CannotLower, _C.ORTModuleError) as error:
-            break_at_inner_gradients(gm, error, self.logger)
-            piece = log.report_eager(error)
-            self.logger.debug("ortmodule_py: torch's error there:", exc_info=error.__cause__)
-            run = restored_on_failure()(gm.forward)
-        for line, symbol, size in fixed_sizes():
-            log.report_specialized(_EXACT, ("", place_of(line)), (size,), symbol)
-        if log.captured_lines is not None:
-            for graph in gm.modules():  # bodies of higher-order operators, too
-                if isinstance(graph, fx.GraphModule):
-                    log.captured_lines.update(origin_of(node)[1] for node in graph.graph.nodes)
+        run, piece = self._compiled_or_eager(gm, example_inputs, broken is not None)
+        self._log_sizes_and_lines(gm)
         if shared is not None:
             run = shared.behind(run)
         if changed is not None:
@@ -212,6 +197,31 @@ class Compiler:
         if log.graph_breaks:
             run = mark_changing_sizes(run, changing)
         return self._recorded(run, piece)
+
+    def _compiled_or_eager(
+        self, gm: fx.GraphModule, example_inputs: Sequence[Any], breaks: bool
+    ) -> tuple[Callable[..., Any], Piece | EagerPiece]:
+        """The compiled piece, or its graph in eager PyTorch; `breaks`: the program goes on behind it."""
+        try:
+            run = self._compile(gm, example_inputs)
+            if breaks:
+                run = with_copies(run, changed_later(gm))
+            return run, self.pieces[-1]
+        except (CannotLower, _C.ORTModuleError) as error:
+            break_at_inner_gradients(gm, error, self.logger)
+            piece = self.log.report_eager(error)
+            self.logger.debug("ortmodule_py: torch's error there:", exc_info=error.__cause__)
+            return restored_on_failure()(gm.forward), piece
+
+    def _log_sizes_and_lines(self, gm: fx.GraphModule) -> None:
+        """Log the sizes that the capture has fixed, and its lines."""
+        for line, symbol, size in fixed_sizes():
+            self.log.report_specialized(_EXACT, ("", place_of(line)), (size,), symbol)
+        if self.log.captured_lines is None:
+            return
+        for graph in gm.modules():  # bodies of higher-order operators, too
+            if isinstance(graph, fx.GraphModule):
+                self.log.captured_lines.update(origin_of(node)[1] for node in graph.graph.nodes)
 
     def _looking_up(self, run: Callable[..., Any], lookups: SparseLookups) -> Callable[..., Any]:
         """`run` behind the lookups that eager PyTorch does, which each forward reports."""

@@ -128,7 +128,7 @@ class StepBudget:
             if device not in self._reserved and self.module is not None:
                 self._reserved[device] = reserved_bytes(self.module, device)
             options.reserved_bytes = self._reserved.get(device, 0)
-            options.budget_bytes = max(budget.total_bytes - options.reserved_bytes, 0)
+            options.budget_bytes = budget.total_bytes - options.reserved_bytes
         if options.budget_bytes is not None and self.bytes is None:
             self.bytes = options.budget_bytes
 

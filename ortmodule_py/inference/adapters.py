@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ortmodule_py.inference.errors import InvalidArgument, NoSuchFile, translated
 from ortmodule_py.inference.ort_value import OrtValue
+from ortmodule_py.inference.replaced_file import replaced_file
 
 if TYPE_CHECKING:
     from ortmodule_py.inference.options import RunOptions
@@ -57,9 +57,9 @@ class AdapterFormat:
 
     def export_adapter(self, file_path: str | os.PathLike[str]) -> None:
         """Writes a file that onnxruntime reads, too; replaces an existing one at once."""
-        temporary = Path(f"{os.fspath(file_path)}.tmp")
-        temporary.write_bytes(_written(self))
-        os.replace(temporary, file_path)
+        content = _written(self)
+        with replaced_file(file_path) as part:
+            part.write_bytes(content)
 
     def get_format_version(self) -> int:
         """The version of the file's form."""

@@ -80,7 +80,7 @@ _KINDS = {
     "[memory]": RuntimeException,
     "[optimizer]": InvalidArgument,
     "[kernel]": NotImplemented,
-    "[profile]": Fail,
+    "[save]": Fail,
     "[terminated]": Fail,
 }
 

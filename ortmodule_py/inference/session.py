@@ -9,7 +9,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -17,9 +17,9 @@ from ortmodule_py import _inference
 from ortmodule_py.inference import cuda
 from ortmodule_py.inference.adapters import with_adapters
 from ortmodule_py.inference.ep_devices import OrtEpDevice, device_of_runs
-from ortmodule_py.inference.errors import Fail, InvalidArgument, NoSuchFile, translated
+from ortmodule_py.inference.errors import Fail, InvalidArgument, translated
 from ortmodule_py.inference.explanation import InferenceExplanation
-from ortmodule_py.inference.feeds import as_feed, checked_kind
+from ortmodule_py.inference.feeds import as_feed, check_mapping, checked_kind, given_model
 from ortmodule_py.inference.io_binding import IOBinding
 from ortmodule_py.inference.memory import (
     SHRINKAGE,
@@ -31,7 +31,7 @@ from ortmodule_py.inference.memory import (
 )
 from ortmodule_py.inference.model_config import reads_config, with_config
 from ortmodule_py.inference.model_facts import ModelMetadata, NodeArg, OrtMemoryInfo, memory_info
-from ortmodule_py.inference.notices import did_you_mean
+from ortmodule_py.inference.notices import Log, did_you_mean
 from ortmodule_py.inference.options import RunOptions, SessionOptions
 from ortmodule_py.inference.ort_value import OrtDevice, OrtValue, OrtValueVector
 from ortmodule_py.inference.private_fields import PrivateFields
@@ -79,7 +79,7 @@ class InferenceSession(PrivateFields):
         self._disabled_passes = set(kwargs.get("disabled_optimizers") or ())
         self._sess_options = checked_kind(sess_options, SessionOptions, "sess_options")
         self._memory_limit = kwargs.get("memory_limit")
-        self._model_path, content = _path_or_bytes(path_or_bytes)
+        self._model_path, content = given_model(path_or_bytes)
         if reads_config(kwargs.get("read_config_from_model")):
             with translated():
                 metadata = self._opened(content, _inference.Options()).metadata()
@@ -177,6 +177,11 @@ class InferenceSession(PrivateFields):
         engine_options.device = -1
         engine_options.memory = self._memory_options()
         self._session = self._session.reopened(engine_options)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "[InferenceSession] a session must not be copied; make another of its model"
+        )
 
     # --- facts
 
@@ -439,7 +444,7 @@ class InferenceSession(PrivateFields):
             shapes: the other sizes, as for `memory`.
             multiple_of: only multiples of this number are tried.
 
-        Returns 0 if nothing fits. Makes plans and runs nothing. Raises InvalidArgument.
+        Returns 0 if nothing fits, and at most 2^31. Makes plans, runs nothing. Raises InvalidArgument.
         """
         values, sizes = self._shapes(shapes or {})
         limit_bytes = self._limit_bytes if limit is None else bytes_of(limit, "limit")
@@ -454,6 +459,7 @@ class InferenceSession(PrivateFields):
             return self._session.plan(self._feeds(input_feed))
 
     def _shapes(self, given: Mapping[str, Any]) -> tuple[list[Any], dict[str, int]]:
+        check_mapping(given, "shapes")
         names = [i.name for i in self._inputs]
         overridable = [o.name for o in self._overridable]
         return shapes_and_sizes(
@@ -501,6 +507,8 @@ class InferenceSession(PrivateFields):
         return [places[name] for name in names]
 
     def _feeds(self, input_feed: Mapping[str, Any]) -> list[Any]:
+        if type(input_feed) is not dict:
+            check_mapping(input_feed, "input_feed")
         if len(input_feed) != len(self._names) or not self._names <= input_feed.keys():
             return self._unusual_feeds(input_feed)
         feeds = [input_feed[i.name] for i in self._inputs]
@@ -554,7 +562,8 @@ class InferenceSession(PrivateFields):
         self._profile_path = f"{prefix}_{stamp}_{int(now * 1000) % 1000:03d}.json"
         self._profile_start_ns = self._session.profiling_start_ns()
         self._profile_file = os.path.abspath(self._profile_path)
-        self._profile_ends = weakref.finalize(self, self._session.end_profiling, self._profile_file)
+        end = (_end_profile, self._session, self._profile_file, self._log)
+        self._profile_ends = weakref.finalize(self, *end)
 
     def end_profiling(self) -> str:
         """Writes the trace of the runs so far and ends it. Returns the path, "" without a trace."""
@@ -570,23 +579,20 @@ class InferenceSession(PrivateFields):
         return self._profile_start_ns if self._profile_ends is not None else 0
 
 
+def _end_profile(session: _inference.Session, path: str, log: Log) -> None:
+    """Writes a trace where nobody can catch an error."""
+    try:
+        session.end_profiling(path)
+    except RuntimeError as error:
+        log.write(3, str(error), "end_profiling")
+
+
 def _control(run_options: RunOptions | None) -> _inference.RunControl | None:
     """What ends the run; None where nothing can."""
     if run_options is None:
         return None
     checked_kind(run_options, RunOptions, "run_options")._give_notices()
     return run_options._control
-
-
-def _path_or_bytes(model: Any) -> tuple[str | None, bytes | None]:
-    if isinstance(model, (bytes, bytearray, memoryview)):
-        return None, bytes(model)
-    if not isinstance(model, (str, os.PathLike)):
-        raise TypeError(f"Unable to load from type '{type(model)}'")
-    path = os.fspath(model)
-    if not os.path.isfile(path):
-        raise NoSuchFile(f"[InferenceSession] the model must be a file, but found {path!r}")
-    return path, None
 
 
 # The threads of run_async, shared by all sessions; none is started before the first call.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ortmodule_py import _C
+from ortmodule_py.base.environment import rank
 
 from .loss_scale import LossScale
 
@@ -307,7 +307,7 @@ class FP16_Optimizer(torch.optim.Optimizer):
 
     def _skip(self, before: float) -> None:
         self.skipped_steps += 1
-        if int(os.environ.get("RANK", "0") or 0) != 0:
+        if rank() != 0:
             return
         what = f"loss scale {before:g} -> {self.loss_scale:g}"
         if before == self.loss_scale:

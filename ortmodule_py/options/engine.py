@@ -23,8 +23,10 @@ def _count(name: str, what: str, default: int) -> int:
     text = os.environ.get(name, "").strip()
     if not text:
         return default
-    if not text.isdecimal():
-        raise ValueError(f"[{name}] {what} must be a whole number >= 0, but found {text!r}")
+    if not text.isdecimal() or len(text) > 19 or int(text) >= 1 << 63:
+        raise ValueError(
+            f"[{name}] {what} must be a whole number >= 0 and below 2^63, but found {text!r}"
+        )
     return int(text)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from typing import Any
 
+from ortmodule_py.base.environment import rank
 from ortmodule_py.options.debug import LogLevel
 
 DEVINFO = logging.DEBUG + 5
@@ -43,6 +43,5 @@ def module_logger(level: LogLevel, name: int | str) -> logging.Logger:
         handler.setFormatter(logging.Formatter("%(message)s"))
         logger.addHandler(handler)
     logger.setLevel(_PYTHON_LEVEL[level])
-    rank = int(os.environ.get("RANK", "0") or 0)
-    logger.disabled = rank != 0 and level >= LogLevel.INFO
+    logger.disabled = rank() != 0 and level >= LogLevel.INFO
     return logger

@@ -95,7 +95,8 @@ _ROWS = {
         "measure, estimate (measure)",
     ),
     "CACHE_DIR": _changed(
-        "where the measured rates of the machine are kept; no model is cached, as capture takes seconds",
+        "where measured rates, results of checks and generated kernels are kept; no model is cached, as "
+        "capture takes seconds",
         "directory (~/.cache/ortmodule_py)",
     ),
     "CUDA_GRAPH": _new(

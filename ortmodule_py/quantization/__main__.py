@@ -6,8 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-import numpy as np
-
+from ortmodule_py.inference.feed_files import read_feeds
 from ortmodule_py.quantization.dynamic import quantize_dynamic
 
 
@@ -48,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     samples: Any = None
     try:
         if given.samples:
-            samples = [dict(np.load(path)) for path in given.samples]
+            samples = [read_feeds(path, "[quantize] --samples") for path in given.samples]
         quantize_dynamic(
             given.model,
             given.output,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ortmodule_py.inference.replaced_file import replaced_file
 from ortmodule_py.quantization.kinds import CalibrationMethod
 
 _ARRAYS = ("lowest", "highest", "avg", "std", "hist_edges")
@@ -113,9 +113,8 @@ def save_tensors_data(tensors_data: TensorsData, path: Any, *, smooth_quant: boo
         "smooth_quant": smooth_quant,
     }
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    temporary = f"{os.fspath(path)}.tmp"
-    Path(temporary).write_text(json.dumps(content))
-    os.replace(temporary, path)
+    with replaced_file(path) as part:
+        part.write_text(json.dumps(content))
 
 
 def _array_dict(value: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from ortmodule_py.base.cpu_memory import cpu_memory_stats, install_counting_allocator
+from ortmodule_py.base.environment import rank
 from ortmodule_py.base.tree import tensors
 
 _MIB = 2**20
@@ -34,7 +34,7 @@ class MemoryStatsPrinter:
         self._module = module
         self._logger = logger
         self._step = 0
-        self._rank = int(os.environ.get("RANK", "0") or 0)
+        self._rank = rank()
         install_counting_allocator()
 
     def before_forward(self) -> None:

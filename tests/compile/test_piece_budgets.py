@@ -183,6 +183,11 @@ def test_a_budget_that_later_shapes_exceed_is_said_once(
     assert ("optimizer state" in said) == (budget == "4KiB") and "fewer graph breaks" in said
 
 
+def test_a_budget_below_the_bytes_of_parameters_is_named() -> None:
+    with pytest.raises(_C.ORTModuleError, match="must fit 10 bytes, but found that it takes at le"):
+        ORTModule(Small(), memory_budget=10)(torch.randn(4, 8))
+
+
 class Tail(nn.Module):
     """The caller keeps what the last piece returns while the first one runs backward."""
 

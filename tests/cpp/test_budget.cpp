@@ -179,8 +179,8 @@ TEST(Budget, SaysWhatTheWholeStepNeeds) {
             "this batch; use a smaller batch or a budget of at least 80 bytes");
   options.reserved_bytes = 7;
   EXPECT_EQ(over_budget_text(options, {50, 80, true}),
-            "[memory budget] the step must fit 57 bytes (7 of them for parameters, buffers and "
-            "optimizer state), but found that it takes 87 with this batch; use a smaller batch, "
+            "[memory budget] the step must fit 57 bytes, but found that it takes 87 with this "
+            "batch (7 of them for parameters, buffers and optimizer state); use a smaller batch, "
             "fewer graph breaks, or a budget of at least 87 bytes");
   options = {};
   options.budget_fraction = 0.5;

@@ -122,5 +122,15 @@ TEST(Pack, IsMostlyTheOptimumOfSmallInstances) {
   EXPECT_GE(optimal, kInstances * 9 / 10);
 }
 
+TEST(Pack, KeepsBlocksThatLiveLongApart) {
+  std::mt19937 rng(5);
+  std::vector<Block> blocks;
+  for (int first = 0; first < 300; ++first) {
+    blocks.push_back(block(first, 400, 1 + static_cast<int64_t>(rng() % 5)));
+    blocks.push_back(block(first, first + static_cast<int>(rng() % 40), 2));
+  }
+  expect_valid(blocks, pack(blocks));
+}
+
 }  // namespace
 }  // namespace ortmodule

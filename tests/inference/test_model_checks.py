@@ -153,12 +153,32 @@ INVALID: dict[str, tuple[bytes, type[Exception], str]] = {
     "operator set": (
         changed(opsets={"": 29}),
         InvalidGraph,
-        "operator set of 'ai.onnx' must be at most 28, but found 29",
+        "operator set of 'ai.onnx' must be from 1 to 28, but found 29",
+    ),
+    "operator set below the first": (
+        changed(opsets={"": -1}),
+        InvalidGraph,
+        "operator set of 'ai.onnx' must be from 1 to 28, but found -1",
+    ),
+    "operands of a node whose rule names none": (
+        model_of([node("Transpose", ["x"], ["y"], perm=[0, 0])]),
+        InvalidGraph,
+        r"perm must name each axis once, but found 'x' float\[2,3\], perm=\[0,0\]",
+    ),
+    "size of blocks": (
+        model_of([node("DepthToSpace", ["k"], ["y"], blocksize=0)], k=np.zeros((1, 4, 2, 2), "f")),
+        InvalidGraph,
+        "blocksize must be positive, but found 0",
+    ),
+    "letters of an equation": (
+        model_of([node("Einsum", ["x"], ["y"], equation="i\u00a3->i")]),
+        InvalidGraph,
+        "must have letters and '...', but found 'i\u00a3'",
     ),
     "operator set of others": (
         changed(opsets={"com.microsoft": 2}),
         InvalidGraph,
-        "of 'com.microsoft' must be at most 1, but found 2",
+        "of 'com.microsoft' must be from 1 to 1, but found 2",
     ),
     "one function twice": (
         changed(functions=2),

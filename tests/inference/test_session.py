@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import itertools
+import pickle
 import subprocess
 import sys
 import threading
@@ -340,6 +342,80 @@ def test_arguments_in_the_wrong_place_are_type_errors() -> None:
             session.run("yr", {"x": x_of(2)})
     with pytest.raises(TypeError, match="passed by name, as providers="):
         ort.InferenceSession(mlp(), ["CPUExecutionProvider"])  # type: ignore[arg-type]
+
+
+def test_tensors_without_dense_memory_are_named() -> None:
+    import torch
+
+    session = InferenceSession(mlp())
+    for feed in (torch.zeros(2, 4).to_sparse(), torch.zeros(2, 4, device="meta")):
+        with pytest.raises(
+            InvalidArgument, match="'x' must be a dense tensor with data, but found"
+        ):
+            session.run(None, {"x": feed})
+
+
+@pytest.mark.parametrize("feed", [[np.zeros((1, 4), "float32")], None, "x"])
+def test_feeds_that_are_no_dict_are_named(feed: Any) -> None:
+    session = InferenceSession(mlp())
+    with pytest.raises(TypeError, match="input_feed must be a dict by name of an input, but found"):
+        session.run(None, feed)
+    with pytest.raises(TypeError, match="shapes must be a dict by name of an input, but found"):
+        session.memory(feed)
+
+
+def test_a_session_is_neither_copied_nor_pickled() -> None:
+    session = InferenceSession(mlp())
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match=r"must not be copied; make another of its model"):
+            copied(session)
+
+
+def test_more_threads_than_the_system_has_are_refused() -> None:
+    script = """
+import resource
+from ortmodule_py import InferenceSession, SessionOptions
+from tests.inference.test_session import mlp
+# Each thread reserves its stack: the limit of addresses stands for one of threads.
+resource.setrlimit(resource.RLIMIT_AS, (1 << 31, 1 << 31))
+options = SessionOptions()
+options.intra_op_num_threads = 2000
+try:
+    InferenceSession(mlp(), options)
+except RuntimeError as error:
+    print(type(error).__name__, error)
+options.intra_op_num_threads = 2
+print(InferenceSession(mlp(), options)._session.threads)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    error, threads = done.stdout.splitlines()
+    assert error.startswith("RuntimeException [threads] the system must have 2000 threads"), error
+    assert "intra_op_num_threads" in error and threads == "2"
+
+
+@pytest.mark.parametrize("binds", [False, True])
+def test_daemon_threads_may_run_until_the_process_ends(binds: bool) -> None:
+    """Python would unwind their stacks, which ended the process with an error."""
+    script = f"""
+import threading, time
+from ortmodule_py import InferenceSession
+from tests.inference.test_session import mlp, x_of
+session = InferenceSession(mlp())
+x = x_of(500)
+
+def run():
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", x)
+    binding.bind_output("y")
+    while True:
+        session.run_with_iobinding(binding) if {binds} else session.run(None, {{"x": x}})
+
+for _ in range(4):
+    threading.Thread(target=run, daemon=True).start()
+time.sleep(0.2)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, done.stderr
 
 
 def test_names_of_outputs_of_any_kind() -> None:

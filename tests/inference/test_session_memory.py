@@ -227,6 +227,8 @@ def test_the_largest_batch_within_a_limit() -> None:
     assert session.memory({"batch": most}).total_bytes <= 24 * MIB
     assert session.memory({"batch": most + 1}).total_bytes > 24 * MIB
     assert session.largest("batch", 24 * MIB, multiple_of=64) == most // 64 * 64
+    with pytest.raises(InvalidArgument, match="must be multiples of 1 to 2147483648, but found"):
+        session.largest("batch", 24 * MIB, multiple_of=1 << 40)
     assert session.largest("batch", "1MiB") == 0, "less than the weights"
     for wrong in ("many", "-5", True, "3 miles", 0):
         with pytest.raises(InvalidArgument, match="must be a number of bytes"):

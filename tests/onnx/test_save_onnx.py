@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,13 @@ def test_a_graph_break_names_its_line(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir()), "no file is left"
 
 
+def test_a_dimension_may_be_counted_from_the_end(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"odd\xff.onnx")
+    model = ORTModule(nn.Linear(3, 2), QUIET)
+    model.save_onnx(path, torch.ones(2, 3), dynamic_shapes={"input": {-2: "rows"}})
+    assert InferenceSession(path).get_inputs()[0].shape == ["rows", 3]
+
+
 def test_arguments_that_do_not_fit(tmp_path: Path) -> None:
     model = ORTModule(nn.Linear(3, 2), QUIET)
     path = tmp_path / "linear.onnx"
@@ -146,4 +154,9 @@ def test_arguments_that_do_not_fit(tmp_path: Path) -> None:
         model.save_onnx(path, torch.ones(2, 3), dynamic_shapes={"input": {1: "n"}})
     with pytest.raises(ValueError, match="output_names must have 1"):
         model.save_onnx(path, torch.ones(2, 3), output_names=["a", "b"])
+    for dim in (2, -3, "0", 1.0):
+        with pytest.raises(ValueError, match=rf"'input' must be from -2 to 1, but found {dim!r}"):
+            model.save_onnx(path, torch.ones(2, 3), dynamic_shapes={"input": {dim: "n"}})
+    with pytest.raises(ValueError, match=r"at most one row for each of \['input'\], but found 2"):
+        model.save_onnx(path, torch.ones(2, 3), dynamic_shapes=[{0: "n"}, {0: "n"}])
     assert not path.exists()

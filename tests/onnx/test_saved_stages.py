@@ -258,4 +258,4 @@ def test_training_goes_on_where_no_file_can_be_written(
         model.eval()(x)
     report = last_run_report(model)
     assert report["compiled"] and report["captures"] == 2, report
-    assert capfd.readouterr().err.count("graphs are not saved: [onnx]") == 1
+    assert capfd.readouterr().err.count("graphs are not saved: [save]") == 1

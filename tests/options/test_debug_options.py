@@ -102,3 +102,10 @@ def test_other_ranks_are_silent_above_devinfo(monkeypatch: pytest.MonkeyPatch) -
     speaking = [level for level, log in zip(LogLevel, loggers, strict=True) if not log.disabled]
     assert speaking == [LogLevel.VERBOSE, LogLevel.DEVINFO]
     assert loggers[0].isEnabledFor(logging.DEBUG)
+
+
+def test_a_variable_of_others_that_is_no_rank_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RANK", "captain")
+    assert not module_logger(LogLevel.INFO, 10_010).disabled

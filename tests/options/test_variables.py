@@ -117,6 +117,8 @@ def test_fallback_disable_makes_an_eager_piece_an_error(
         ("VERIFY_EVERY", "-1"),
         ("VERIFY_EVERY", "x"),
         ("FUEL", "1.5"),
+        ("FUEL", "9223372036854775808"),
+        ("FUEL", "9" * 5000),
         ("FALLBACK_POLICY", "NONE"),
         ("CONV_ALGO_SEARCH", "FASTEST"),
     ],

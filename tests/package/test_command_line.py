@@ -115,9 +115,15 @@ def test_run_writes_strings(tmp_path: Path) -> None:
         (["run", "MODEL", "--feeds", "absent.npz"], "found none at absent.npz", 1),
         (["run", "MODEL", "--feeds", "EMPTY"], "--feeds must be a file of numpy.savez", 1),
         (["run", "MODEL", "--feeds", "CUT"], "--feeds must be a file of numpy.savez", 1),
+        (["run", "MODEL", "--feeds", "TEXT"], "write it by numpy.savez", 1),
+        (["run", "MODEL", "--feeds", "ARRAY"], "write it by numpy.savez", 1),
+        (["run", "MODEL", "--feeds", "OBJECTS"], "one with objects", 1),
+        (["run", "MODEL", "batch=1", "--out", "FOLDER/y.npz"], "absent/y.npz'", 1),
         (["run", "MODEL", "batch=1", "--memory-limit", "8"], "[memory]", 1),
         (["explain", "MODEL", "x=2x9"], "error: ", 1),
         (["quantize", "absent.onnx", "out.onnx"], "absent.onnx", 1),
+        (["quantize", "MODEL", "out.onnx", "--samples", "CUT"], "[quantize] --samples must be", 1),
+        (["convert_precision", "MODEL", "out.onnx", "--samples", "ARRAY"], "numpy.savez(path", 1),
         (["run", __file__, "batch=1"], "error: ", 1),
     ],
     ids=lambda value: " ".join(map(str, value)) if isinstance(value, list) else "",
@@ -131,9 +137,16 @@ def test_errors_are_one_message_and_a_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     files = {"MODEL": model, "EMPTY": tmp_path / "empty.npz", "CUT": tmp_path / "cut.npz"}
+    files |= {name: tmp_path / f"{name}.npz" for name in ("TEXT", "ARRAY", "OBJECTS")}
     files["EMPTY"].touch()
+    files["TEXT"].write_text("a text")
+    with files["ARRAY"].open("wb") as file:
+        np.save(file, np.zeros(2))
+    np.savez(files["OBJECTS"], x=np.array([object()]))
     files["CUT"].write_bytes(b"PK\x03\x04 and no more")
-    given = [str(files.get(part, part)) for part in arguments]
+    given = [
+        str(files.get(part, part)).replace("FOLDER", str(tmp_path / "absent")) for part in arguments
+    ]
     assert main(given) == code
     error = capsys.readouterr().err
     assert message in error and "Traceback" not in error

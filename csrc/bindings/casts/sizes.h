@@ -2,6 +2,7 @@
 #pragma once
 
 #include <pybind11/stl.h>
+#include <pybind11/stl/filesystem.h>
 
 #include "base/sizes.h"
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "bindings/inference/arrays.h"
+#include "bindings/inference/released_gil.h"
 #include "bindings/inference/run_control.h"
 #include "bindings/inference/topics.h"
 #include "inference/io_binding.h"
@@ -55,7 +56,7 @@ void bind_io_binding(py::module_& m) {
       .def(
           "run",
           [](IoBinding& binding, const std::shared_ptr<const RunControl>& control) {
-            const py::gil_scoped_release released;
+            const ReleasedGil released;
             binding.run(control ? &control->terminate : nullptr);
           },
           py::arg("control") = py::none())

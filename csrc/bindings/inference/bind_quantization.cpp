@@ -1,6 +1,7 @@
 // Python's view of models as files, and of their quantization.
 #include <pybind11/pybind11.h>
 
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -27,14 +28,15 @@ std::shared_ptr<OnnxModel> read_model(const py::object& model) {
   if (py::isinstance<py::bytes>(model))
     return std::make_shared<OnnxModel>(
         parse_onnx_model(SharedBytes(py::cast<std::string>(model)), "bytes"));
-  const auto path = py::cast<std::string>(model);
+  const auto path = py::cast<std::filesystem::path>(model).string();
   const py::gil_scoped_release released;
   return std::make_shared<OnnxModel>(read_onnx_model(path));
 }
 
-void write_model(const OnnxModel& model, const std::string& path, size_t external_threshold) {
+void write_model(const OnnxModel& model, const std::filesystem::path& path,
+                 size_t external_threshold) {
   const py::gil_scoped_release released;
-  write_onnx_file(model, path, {.threshold = external_threshold});
+  write_onnx_file(model, path.string(), {.threshold = external_threshold});
 }
 
 py::list nodes_of(const OnnxModel& model) {

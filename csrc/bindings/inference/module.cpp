@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 
 #include <atomic>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,9 +14,11 @@
 
 #include "base/error.h"
 #include "base/version.h"
+#include "bindings/casts/errors.h"
 #include "bindings/casts/sizes.h"
 #include "bindings/inference/arrays.h"
 #include "bindings/inference/plan_timeline.h"
+#include "bindings/inference/released_gil.h"
 #include "bindings/inference/run_control.h"
 #include "bindings/inference/texts.h"
 #include "bindings/inference/topics.h"
@@ -199,19 +202,24 @@ std::unique_ptr<InferenceSession> open_session(const py::object& model, Inferenc
                                                const py::dict& initializers, const py::dict& files,
                                                const std::string& folder) {
   const OnnxSubstitutes given = substitutes(initializers, files);
+  const bool is_content = py::isinstance<py::bytes>(model);
+  SharedBytes content;
+  std::string path;
+  if (is_content)
+    content = SharedBytes::borrowed(PyBytes_AS_STRING(model.ptr()),
+                                    static_cast<size_t>(PyBytes_GET_SIZE(model.ptr())));
+  else
+    path = py::cast<std::filesystem::path>(model).string();
+  const ReleasedGil released;  // other threads run sessions meanwhile
   std::shared_ptr<LoadedModel> loaded;
-  if (py::isinstance<py::bytes>(model)) {
+  if (is_content) {
     OnnxFacts facts;
     // Most weights in it are at addresses that no kernel can read. Copying all of them here lets
     // the caller free the bytes.
-    const SharedBytes bytes = SharedBytes::borrowed(
-        PyBytes_AS_STRING(model.ptr()), static_cast<size_t>(PyBytes_GET_SIZE(model.ptr())));
-    OnnxModel parsed = parse_onnx_model(bytes, "bytes", folder, given, &facts);
+    OnnxModel parsed = parse_onnx_model(content, "bytes", folder, given, &facts);
     loaded = std::make_shared<LoadedModel>(std::move(parsed), std::move(facts));
   } else {
-    const auto path = py::cast<std::string>(model);
     const bool shared = given.initializers.empty() && given.files.empty();
-    const py::gil_scoped_release released;
     loaded = shared ? load_shared_model(path) : load_model(path, given);
   }
   return std::make_unique<InferenceSession>(std::move(loaded), std::move(options));
@@ -222,7 +230,7 @@ py::list run(InferenceSession& session, const py::list& values,
   Feeds feeds(session, values);
   std::vector<HostResult> outputs;
   {
-    const py::gil_scoped_release released;
+    const ReleasedGil released;
     outputs =
         session.run(feeds.feeds, {}, control ? &control->terminate : nullptr, &feeds.run_texts());
   }
@@ -238,7 +246,7 @@ py::list run(InferenceSession& session, const py::list& values,
 std::vector<SharedValue> run_values(InferenceSession& session, const py::list& values,
                                     const std::shared_ptr<const RunControl>& control) {
   const Feeds feeds(session, values);
-  const py::gil_scoped_release released;
+  const ReleasedGil released;
   std::vector<HostResult> outputs =
       session.run(feeds.feeds, {}, control ? &control->terminate : nullptr);
   std::vector<SharedValue> results;
@@ -272,7 +280,7 @@ py::dict memory(InferenceSession& session, const py::list& values,
   const Shapes shapes(session, values, sizes);
   InferenceMemory memory;
   {
-    const py::gil_scoped_release released;  // a model may be imported
+    const ReleasedGil released;  // a model may be imported
     memory = session.memory(shapes.feeds);
   }
   py::dict report;
@@ -291,7 +299,7 @@ int64_t largest(InferenceSession& session, const std::string& name, int64_t limi
   std::map<std::string, int64_t> all = sizes;
   all.emplace(name, step);
   const Shapes shapes(session, values, all);
-  const py::gil_scoped_release released;
+  const ReleasedGil released;
   return session.largest(name, limit_bytes, shapes.feeds, step);
 }
 
@@ -301,7 +309,7 @@ py::dict timeline(InferenceSession& session, const py::list& values,
   const Shapes shapes(session, values, sizes);
   std::shared_ptr<const Plan> plan;
   {
-    const py::gil_scoped_release released;
+    const ReleasedGil released;
     plan = session.plan(shapes.feeds);
   }
   return plan_timeline(*plan);
@@ -317,14 +325,14 @@ std::vector<std::vector<Sizes>> likely(const InferenceSession& session) {
 
 std::string plan_text(InferenceSession& session, const py::list& arrays) {
   const Feeds feeds(session, arrays);
-  const py::gil_scoped_release released;
+  const ReleasedGil released;
   return session.plan_text(feeds.feeds);
 }
 
-void save(InferenceSession& session, const py::list& arrays, const std::string& path) {
+void save(InferenceSession& session, const py::list& arrays, const std::filesystem::path& path) {
   const Feeds feeds(session, arrays);
-  const py::gil_scoped_release released;
-  session.save_optimized(feeds.feeds, path);
+  const ReleasedGil released;
+  session.save_optimized(feeds.feeds, path.string());
 }
 
 py::dict held(const InferenceSession& session) {
@@ -411,7 +419,8 @@ void bind_opening(SessionClass& session) {
           [](const InferenceSession& of, InferenceOptions options) {
             return std::make_unique<InferenceSession>(of.shared_model(), std::move(options));
           },
-          py::arg("options"), "Another session of the model, which is not read again.");
+          py::arg("options"), py::call_guard<ReleasedGil>(),
+          "Another session of the model, which is not read again.");
 }
 
 void bind_facts(SessionClass& session) {
@@ -424,7 +433,7 @@ void bind_facts(SessionClass& session) {
           [](InferenceSession& of) {
             const std::vector<OnnxValue>* outputs = nullptr;
             {
-              const py::gil_scoped_release released;
+              const ReleasedGil released;
               outputs = &of.typed_outputs();
             }
             return describe_all(of, *outputs);
@@ -452,7 +461,12 @@ void bind_runs(SessionClass& session) {
            "The same; returns values by output.")
       .def("start_profiling", &InferenceSession::start_profiling)
       .def("profiling_start_ns", &InferenceSession::profiling_start_ns)
-      .def("end_profiling", &InferenceSession::end_profiling, py::arg("path"))
+      .def(
+          "end_profiling",
+          [](InferenceSession& of, const std::filesystem::path& path) {
+            return of.end_profiling(path.string());
+          },
+          py::arg("path"))
       .def_property_readonly("last_peak_bytes", &InferenceSession::last_peak_bytes)
       .def_property_readonly("copied_bytes", &InferenceSession::copied_bytes);
 }
@@ -469,10 +483,14 @@ void bind_plans(SessionClass& session) {
       .def("return_kept", &InferenceSession::return_kept)
       .def_property_readonly("held", &held)
       .def("save_optimized", &save, py::arg("feeds"), py::arg("path"))
-      .def("save_optimized_early", &save_optimized_early, py::arg("path"),
-           py::call_guard<py::gil_scoped_release>(),
-           "Returns why the file must wait for a run, or None.")
-      .def("why_not_on_device", &why_not_on_device, py::call_guard<py::gil_scoped_release>(),
+      .def(
+          "save_optimized_early",
+          [](InferenceSession& of, const std::filesystem::path& path) {
+            return save_optimized_early(of, path.string());
+          },
+          py::arg("path"), py::call_guard<ReleasedGil>(),
+          "Returns why the file must wait for a run, or None.")
+      .def("why_not_on_device", &why_not_on_device, py::call_guard<ReleasedGil>(),
            "Why the session's device cannot run the model, where sizes can be assumed, or None.");
 }
 
@@ -485,7 +503,7 @@ PYBIND11_MODULE(_inference, m) {
   m.doc() = "Inference sessions of ortmodule_py, without torch.";
   m.attr("__version__") = std::string(version());
   // Local: in a process with torch, the extension of training translates Error in its own way.
-  py::register_local_exception<Error>(m, "EngineError", PyExc_RuntimeError);
+  register_error<Error>(m, "EngineError", PyExc_RuntimeError, /*local=*/true);
   bind_values(m);
   m.def("operators", &operators, "The ONNX operators with a rule: (domain, name, since).");
   m.def("passes", &passes, "The optimizer's passes, by name.");

@@ -394,10 +394,11 @@ std::string over_budget_text(const MemoryOptions& options, const BudgetShortfall
       str("[memory budget] the step must fit ", found.budget_bytes + reserved, " bytes");
   if (options.budget_fraction)
     text += str(" (", std::lround(*options.budget_fraction * 100), "% of its peak)");
+  text += str(", but found that it takes ", found.has_pieces ? "" : "at least ", needed,
+              " with this batch");
   if (reserved > 0)
     text += str(" (", reserved, " of them for parameters, buffers and optimizer state)");
-  text += str(", but found that it takes ", found.has_pieces ? "" : "at least ", needed,
-              " with this batch; use ");
+  text += "; use ";
   if (options.budget_fraction) {
     // The budget was rounded down to whole bytes.
     const auto budget = static_cast<double>(std::max<int64_t>(found.budget_bytes, 1));
