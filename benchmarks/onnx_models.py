@@ -226,6 +226,51 @@ class _Unet(nn.Module):
         return result
 
 
+class _Detector(nn.Module):
+    """Boxes at three sizes: features of the small images are enlarged and joined to the larger."""
+
+    def __init__(self, width: int = 32, outputs: int = 24) -> None:
+        super().__init__()
+        widths = [width, 2 * width, 4 * width, 8 * width]
+        self.stem = _conv(3, width, 3, 2)
+        self.down = nn.ModuleList(_conv(widths[i], widths[i + 1], 3, 2) for i in range(3))
+        self.deepen = nn.ModuleList(_Residual(each, each, 1, False) for each in widths[1:])
+        self.narrow = nn.ModuleList(_conv(widths[i + 1], widths[i], 1) for i in (1, 2))
+        self.join = nn.ModuleList(_conv(2 * widths[i], widths[i], 3) for i in (1, 2))
+        self.heads = nn.ModuleList(nn.Conv2d(each, outputs, 1) for each in widths[1:])
+
+    def forward(self, image: Tensor) -> Tensor:
+        x = F.silu(self.stem(image))
+        sizes = []
+        for down, deepen in zip(self.down, self.deepen, strict=True):
+            x = deepen(F.silu(down(x)))
+            sizes.append(x)
+        for i in (1, 0):
+            larger = F.interpolate(F.silu(self.narrow[i](sizes[i + 1])), scale_factor=2.0)
+            sizes[i] = F.silu(self.join[i](torch.cat((sizes[i], larger), dim=1)))
+        boxes = [head(x).flatten(2) for head, x in zip(self.heads, sizes, strict=True)]
+        return torch.cat(boxes, dim=2).sigmoid()
+
+
+class _Tagger(nn.Module):
+    """A class for each word, by LSTMs in both directions."""
+
+    def __init__(self, width: int = 256, classes: int = 32) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(8000, width)
+        self.lstm = nn.LSTM(width, width, 2, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(2 * width, classes)
+
+    def forward(self, input_ids: Tensor) -> Tensor:
+        result: Tensor = self.head(self.lstm(self.embedding(input_ids))[0])
+        return result
+
+
+def _tagger() -> Exported:
+    ids = torch.randint(0, 8000, (1, 64))
+    return Exported(_Tagger(), {"input_ids": ids}, {"input_ids": {1: "length"}})
+
+
 class _Llama(nn.Module):
     """Decoder blocks with RMS norms, rotary positions, shared keys and a gated SiLU layer."""
 
@@ -263,6 +308,8 @@ MODELS: dict[str, Callable[[], Exported]] = {
     "resnet50": lambda: _image(_ResNet((3, 4, 6, 3), True), 224),
     "mobilenet_v2": lambda: _image(_MobileNet(), 224),
     "unet": lambda: _image(_Unet(), 128),
+    "detector": lambda: _image(_Detector(), 256),
+    "tagger": _tagger,
 }
 
 

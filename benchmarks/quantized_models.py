@@ -2,14 +2,16 @@
 
     python -m benchmarks.quantized_models [MODEL ...]
 
-A model is a path, or a name of benchmarks/onnx_models.py; without arguments, those of rapidocr-onnxruntime
-and magika, an encoder and a vision transformer. One thread, random feeds, default options, QInt8. Constant
-nodes become initializers first, since stock's tool fails on weights in such nodes.
+A model is a path, or a name of benchmarks/onnx_models.py; without arguments, an encoder, a decoder, two
+ConvNets, a detector and LSTMs; `--packaged` adds those of rapidocr-onnxruntime and magika. One thread, random
+feeds, default options, QInt8. Constant nodes become initializers first, since stock's tool fails on weights in
+such nodes.
 
     file     the file of ours against stock's: "same" is the same nodes, names and weights, bit for bit
     runs     how many of the four runs of both files in both runtimes give finite outputs
     stock    time of stock's file in stock, of its time in float32
     ours     time of our file in our session, of ours in float32
+    beside   time of our file in our session, of stock's file in stock
     faster   the same with `choose="faster"`, and how much of the weights it quantized; "same plan" where
              nothing gained, and the session takes the same steps
     error    largest difference from float32, of the largest output: stock, ours, `choose="faster"`
@@ -50,13 +52,16 @@ LEAST_SECONDS = 4.0  # of the calls of each pair
 ROUNDS = 24
 
 
-def chosen() -> list[str]:
+KINDS = (ENCODER, "gpt2", "resnet18", "mobilenet_v2", "detector", "tagger")
+
+
+def more() -> list[str]:
     names = ("det_infer.onnx", "rec_infer.onnx", "cls_infer.onnx", "model.onnx")
-    return [str(path) for path in packaged() if path.name.endswith(names)] + [ENCODER, "vit"]
+    return [str(path) for path in packaged() if path.name.endswith(names)]
 
 
-def quantize_by_both(path: str, folder: Path) -> tuple[dict[str, str], Any]:
-    """The files by tool, and our report of `choose="faster"`."""
+def quantize_by_both(path: str, folder: Path) -> tuple[dict[str, str], float]:
+    """The files by tool, and the part of the weights that `choose="faster"` quantizes."""
     import onnxruntime.quantization as stock
 
     from ortmodule_py.quantization import QuantType, quantize_dynamic
@@ -65,13 +70,15 @@ def quantize_by_both(path: str, folder: Path) -> tuple[dict[str, str], Any]:
     warnings.simplefilter("ignore")
     files = {name: str(folder / f"{name}.onnx") for name in ("stock", "ours", "faster")}
     stock.quantize_dynamic(path, files["stock"], weight_type=stock.QuantType.QInt8)
-    quantize_dynamic(path, files["ours"], weight_type=QuantType.QInt8, verbose=False)
+    whole = quantize_dynamic(path, files["ours"], weight_type=QuantType.QInt8, verbose=False)
     session = open_session("ours", path)
     samples = [feeds_of(path, session, 0) for _ in range(SAMPLES)]
     report = quantize_dynamic(
         path, files["faster"], choose="faster", samples=samples, verbose=False
     )
-    return files, report
+    # The report has no weights of nodes that stay in float32.
+    weights = [sum(node.weight_bytes for node in each.quantized) for each in (report, whole)]
+    return files, weights[0] / max(1, weights[1])
 
 
 def with_initializers(path: str, folder: Path) -> str:
@@ -139,7 +146,7 @@ def _error(wanted: list[Any], found: list[Any]) -> float:
 
 def row(path: str, folder: Path) -> tuple[list[str], float, dict[str, str]]:
     """Cells of the table, the time of `choose="faster"` and the files."""
-    files, report = quantize_by_both(path, folder)
+    files, share = quantize_by_both(path, folder)
     exact = {who: open_session(who, path) for who in ("stock", "ours")}
     feeds = feeds_of(path, exact["stock"], 0)
     wanted = {who: session.run(None, feeds) for who, session in exact.items()}
@@ -152,6 +159,7 @@ def row(path: str, folder: Path) -> tuple[list[str], float, dict[str, str]]:
             runs += file != "faster" and all(np.isfinite(a).all() for a in outputs)
             sessions[file, who] = session
     pairs = {"stock": ("stock", "stock"), "ours": ("ours", "ours"), "faster": ("faster", "ours")}
+    stock, ours = sessions["stock", "stock"], sessions["ours", "ours"]
 
     def call(session: Any) -> Callable[[], Any]:
         return lambda: session.run(None, feeds)
@@ -163,14 +171,14 @@ def row(path: str, folder: Path) -> tuple[list[str], float, dict[str, str]]:
         else ratio(call(exact[who]), call(sessions[file, who]))
         for kind, (file, who) in pairs.items()
     }
+    beside = ratio(call(stock), call(ours))
     errors = [_error(wanted[who], sessions[f, who].run(None, feeds)) for f, who in pairs.values()]
-    weights = sum(node.weight_bytes for node in report.nodes)
-    share = sum(node.weight_bytes for node in report.quantized) / max(1, weights)
     mib = " -> ".join(f"{Path(p).stat().st_size / 2**20:.1f}" for p in (path, files["ours"]))
     cells = [Path(path).stem, mib, difference(files["ours"], files["stock"]), f"{runs} of 4"]
     cells += [
         f"{times['stock']:.2f}",
         f"{times['ours']:.2f}",
+        f"{beside:.2f}",
         "same plan" if same else f"{times['faster']:.2f}, {share:.0%}",
     ]
     return [*cells, " ".join(f"{100 * e:.2g} %" for e in errors)], times["faster"], files
@@ -207,17 +215,19 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("models", nargs="*")
+    parser.add_argument("--packaged", action="store_true")
     parser.add_argument("--resident", choices=("ours", "stock"), help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.resident:
         print(json.dumps(resident(given.resident, given.models[0])))
         return 0
-    heads = ("model", "MiB", "file", "runs", "stock", "ours", "faster", "error")
+    heads = ("model", "MiB", "file", "runs", "stock", "ours", "beside", "faster", "error")
     table = Table(*heads)
     worst = 0.0
     with tempfile.TemporaryDirectory() as temporary:
         encoder = None
-        for i, model in enumerate(given.models or chosen()):
+        models = given.models or [*KINDS, *(more() if given.packaged else ())]
+        for i, model in enumerate(models):
             folder = Path(temporary) / str(i)
             folder.mkdir()
             cells, faster, files = row(with_initializers(path_of(model, folder), folder), folder)

@@ -10,12 +10,15 @@
 namespace ortmodule {
 namespace {
 
-// A graph of the same inputs, to bind calls.
+// A graph of the same inputs, to bind calls. Constants behind the last of the others bind nothing.
 std::unique_ptr<Graph> inputs_alone(const Graph& graph) {
   auto alone = std::make_unique<Graph>();
-  for (const GraphInput& input : graph.inputs())
-    alone->add_input(input.value->name, input.value->dtype, input.value->dims, input.kind,
-                     input.requires_grad, input.index);
+  const auto end =
+      std::find_if(graph.inputs().rbegin(), graph.inputs().rend(),
+                   [](const GraphInput& input) { return input.kind != InputKind::Constant; });
+  for (auto input = graph.inputs().begin(); input != end.base(); ++input)
+    alone->add_input(input->value->name, input->value->dtype, input->value->dims, input->kind,
+                     input->requires_grad, input->index);
   return alone;
 }
 
@@ -72,10 +75,11 @@ std::vector<bool> outputs_with_gradient(const ExportedPiece& piece, const Graph&
 Session::Session(ExportedPiece piece, SessionOptions options)
     : options_(std::move(options)),
       piece_(std::move(piece)),
+      argument_count_(piece_.graph->inputs().size()),
       forward_(optimized_forward(piece_.graph, options_, forward_report_, times_)),
       joint_(optimized_joint(forward_, options_, joint_report_, times_)),
       differentiable_outputs_(outputs_with_gradient(piece_, *joint_)),
-      symbols_(piece_, *joint_),
+      symbols_(piece_, argument_count_, *joint_),
       planner_(*joint_, ortmodule::lowered(*joint_, options_, times_), options_, times_),
       memory_(*joint_, options_, planner_, times_) {
   // Without training nothing is recomputed, so the planner and the policy do not read them again.
@@ -118,6 +122,21 @@ std::shared_ptr<const Plan> Session::plan_to_show(const CallShapes& call) {
 int64_t Session::shrink_plans(int64_t bytes) {
   const std::lock_guard lock(mutex_);
   return planner_.shrink(bytes);
+}
+
+void Session::pack() {
+  const std::lock_guard lock(mutex_);
+  planner_.pack();
+}
+
+std::shared_ptr<const Lowered> Session::lowered() const {
+  const std::lock_guard lock(mutex_);
+  return planner_.lowered();
+}
+
+int64_t Session::lowered_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return planner_.lowered_bytes();
 }
 
 const Program& Session::backward_program(PlanEntry& entry, const std::vector<bool>& arrived,

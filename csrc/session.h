@@ -29,6 +29,9 @@ class Session {
   std::shared_ptr<const Plan> plan_to_show(const CallShapes& call);
   /// Keeps the most recently used plans that fit in `bytes`; returns what they take, about.
   int64_t shrink_plans(int64_t bytes);
+  /// For a session that runs seldom: packs the graph of which plans are made until one is, if all
+  /// plans are gone. The session does not train.
+  void pack();
   /// The program whose backward pass takes exactly the output gradients in `arrived`; with
   /// `keep_saved` it can run again (retain_graph).
   const Program& backward_program(PlanEntry& entry, const std::vector<bool>& arrived,
@@ -46,12 +49,14 @@ class Session {
   /// Whether forward output k can receive a gradient.
   const std::vector<bool>& differentiable_outputs() const { return differentiable_outputs_; }
 
-  /// Without keep_graphs, its inputs alone.
+  /// Without keep_graphs, its inputs alone, up to the last one that is no constant.
   const Graph& exported_graph() const { return *piece_.graph; }
   const Graph& forward_graph() const { return *forward_; }
   const Graph& joint_graph() const { return *joint_; }
   /// Lowered without recomputation.
-  const Lowered& lowered() const { return planner_.lowered(); }
+  std::shared_ptr<const Lowered> lowered() const;
+  /// Bytes of that graph, about.
+  int64_t lowered_bytes() const;
   const PassReport& forward_report() const { return forward_report_; }
   const PassReport& joint_report() const { return joint_report_; }
   StageTimes times() const;
@@ -64,14 +69,15 @@ class Session {
   PassReport forward_report_;
   PassReport joint_report_;
 
-  ExportedPiece piece_;             // without keep_graphs, inputs alone
+  ExportedPiece piece_;  // without keep_graphs, inputs alone
+  const size_t argument_count_;
   std::unique_ptr<Graph> forward_;  // null without keep_graphs, as is the next one
   std::unique_ptr<const Graph> joint_;
   const std::vector<bool> differentiable_outputs_;
   const SymbolBinder symbols_;
 
   mutable std::mutex mutex_;  // guards the rest, and the times
-  Planner planner_;
+  mutable Planner planner_;   // a graph that is read is unpacked
   MemoryPolicy memory_;
 };
 

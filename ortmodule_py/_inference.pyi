@@ -174,6 +174,19 @@ class StaticQuantization:
     ops_without_output: set[str]
     axis_by_op: dict[str, int]
     least_range: float | None
+    def add_override(
+        self,
+        tensor: str,
+        *,
+        type: int | None = None,
+        axis: int | None = None,
+        symmetric: bool | None = None,
+        reduce_range: bool | None = None,
+        least: float | None = None,
+        most: float | None = None,
+        scale: float | None = None,
+        zero_point: int | None = None,
+    ) -> None: ...
 
 class QuantizationReport:
     notes: list[str]

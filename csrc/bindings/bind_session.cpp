@@ -165,7 +165,7 @@ py::list take_warnings(CompiledPiece& piece) {
 /// The lowered graph of the last forward, with recomputation; before the first forward, without.
 std::shared_ptr<const Graph> lowered_graph(CompiledPiece& piece) {
   const auto entry = piece.last_plan();
-  return (entry ? *entry->lowered : piece.session().lowered()).graph;
+  return (entry ? entry->lowered : piece.session().lowered())->graph;
 }
 
 /// A copy of a stage's graph.

@@ -100,7 +100,7 @@ void SizeChecks::read(const Graph& graph, const SymbolValues& values) {
 
 void SizeChecks::clear() {
   const std::lock_guard lock(mutex_);
-  nodes_ = {};  // with its memory
+  nodes_ = std::vector<Checked>();  // {} would keep its memory
 }
 
 void SizeChecks::check(const Graph& graph, const SymbolValues& values) {

@@ -29,7 +29,7 @@ class DeviceWeights {
   mutable std::mutex mutex_;
   std::map<std::string, Buffer> weights_;  // by LoadedModel::key_of()
   std::vector<SharedBytes> kept_;          // keeps the addresses in these keys alive
-  ConstantStore constants_;
+  ConstantStore constants_{/*on_host=*/false};
   int64_t bytes_ = 0;
 };
 

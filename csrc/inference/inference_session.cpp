@@ -48,10 +48,12 @@ InferenceSession::InferenceSession(std::shared_ptr<LoadedModel> model, Inference
 InferenceSession::~InferenceSession() = default;
 
 void InferenceSession::check_model() {
-  const OnnxModel& model = host_.model->model();
-  check_declarations(model);
-  check_names(model);
-  check_operators(model);
+  {
+    const auto model = host_.model->with_nodes();
+    check_declarations(*model);
+    check_names(*model);
+    check_operators(*model);
+  }
   if (const auto feeds = declared_feeds(*this)) whole_.import_early(Segment::Call(*feeds));
   if (whole_.early()) typed_outputs();  // the first run takes it
 }

@@ -27,6 +27,22 @@ int64_t LoadedModel::original_bytes(const OnnxModel& model) {
   return static_cast<int64_t>(bytes);
 }
 
+std::shared_ptr<const OnnxModel> LoadedModel::with_nodes() const {
+  const std::lock_guard lock(nodes_mutex_);
+  if (auto reader = readers_.lock()) return reader;
+  if (packed_nodes_) model_.graph.nodes = packed_nodes_->unpacked();
+  packed_nodes_.reset();
+  std::shared_ptr<const OnnxModel> reader(&model_, [](const OnnxModel*) {});
+  readers_ = reader;
+  return reader;
+}
+
+void LoadedModel::pack_nodes() {
+  const std::lock_guard lock(nodes_mutex_);
+  if (packed_nodes_ || !readers_.expired()) return;
+  packed_nodes_.emplace(std::exchange(model_.graph.nodes, {}));
+}
+
 bool LoadedModel::keeps_originals() const {
   constexpr int64_t kMuch = 2 << 20;
   return files_.empty() && original_bytes_ > kMuch;
@@ -68,7 +84,7 @@ const void* LoadedModel::computed_elements(const OnnxTensor& weight) {
 }
 
 const TextTable& LoadedModel::texts() const {
-  std::call_once(texts_made_, [&] { texts_ = TextTable(model_); });
+  std::call_once(texts_made_, [&] { texts_ = TextTable(*with_nodes()); });
   return texts_;
 }
 

@@ -4,7 +4,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <memory_resource>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <unordered_map>
@@ -16,6 +18,7 @@
 #include "onnx/mapped_file.h"
 #include "onnx/onnx_model.h"
 #include "onnx/onnx_reader.h"
+#include "onnx/packed_nodes.h"
 #include "onnx/text_table.h"
 #include "runtime/host_memory.h"
 
@@ -33,7 +36,12 @@ class LoadedModel {
         files_(std::move(files)),
         original_bytes_(original_bytes(model_)) {}
 
+  /// The model; its graph may lack its nodes, which an idle session packs.
   const OnnxModel& model() const { return model_; }
+  /// The model with its nodes, which stay as long as the result does.
+  std::shared_ptr<const OnnxModel> with_nodes() const;
+  /// Packs the nodes until they are read again, unless somebody reads them.
+  void pack_nodes();
   const OnnxFacts& facts() const { return facts_; }
   /// The texts that the model holds.
   const TextTable& texts() const;
@@ -77,14 +85,18 @@ class LoadedModel {
   const void* computed_elements(const OnnxTensor& weight);
   const MappedFile* file_of(const OnnxTensor& weight) const;
 
-  const OnnxModel model_;
+  mutable std::mutex nodes_mutex_;  // guards the nodes of the model and the next two
+  mutable std::optional<PackedNodes> packed_nodes_;
+  mutable std::weak_ptr<const OnnxModel> readers_;
+  mutable OnnxModel model_;
   const OnnxFacts facts_;
   const MappedFiles files_;
   const int64_t original_bytes_;
   mutable std::mutex mutex_;
   /// A weight in the file. Others may begin at its first byte, with another size or type.
   using Place = std::tuple<const void*, int64_t, DType>;
-  std::map<Place, const void*> places_;                    // -> elements
+  std::pmr::monotonic_buffer_resource together_;  // of what an import adds while the heap has gaps
+  std::pmr::map<Place, const void*> places_{&together_};   // -> elements
   std::vector<SharedBytes> kept_;                          // keeps the keys of places_ alive
   std::unordered_multimap<size_t, SharedBytes> computed_;  // by their hash
   mutable std::once_flag texts_made_;

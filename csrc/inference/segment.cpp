@@ -29,7 +29,7 @@ constexpr size_t kMostOutcomes = 32;
 // What is freed about when a model was imported, and when a plan was made.
 constexpr int64_t kImportBytes = 8 << 20, kPlanBytes = 1 << 20;
 // Of imports and plans: while runs follow each other, and when a session is idle.
-constexpr int64_t kBusyPlanBytes = 16 << 20, kIdleBytes = 2 << 20;
+constexpr int64_t kBusyPlanBytes = 16 << 20, kIdleBytes = 256 << 10;
 constexpr int kQuietTicks = 2;
 
 int64_t thread_count(int64_t wanted) {
@@ -117,9 +117,7 @@ Segment::Outcome::~Outcome() {
   waiting = nullptr;
 }
 
-int64_t Segment::Outcome::graph_bytes() const {
-  return approximate_bytes(*session->lowered().graph);
-}
+int64_t Segment::Outcome::graph_bytes() const { return session->lowered_bytes(); }
 
 // The outcomes, and their plans. The idle clock may see them for a moment longer than the session.
 struct Segment::Imports : IdleKeeper, std::enable_shared_from_this<Imports> {
@@ -129,7 +127,7 @@ struct Segment::Imports : IdleKeeper, std::enable_shared_from_this<Imports> {
   RecentCalls recent;
   std::atomic<bool> is_used = false;  // since the last tick
   std::atomic<bool> is_watched = false;
-  std::function<int64_t()> weight_bytes;
+  std::shared_ptr<LoadedModel> model;
 
   /// To be called when something was added.
   void watch() {
@@ -147,11 +145,13 @@ bool Segment::Imports::tick() {
   quiet_ticks = 0;
   is_watched = false;
   recent.clear();  // calls of imports that may go
-  shrink(kIdleBytes + weight_bytes() / 40);
+  shrink(kIdleBytes + model->weight_bytes() / 40);
   for (const auto& outcome : outcomes) {
     outcome->checked.clear();
     outcome->size_checks.clear();
+    outcome->session->pack();
   }
+  model->pack_nodes();
   note_freed_heap(kPlanBytes);
   return false;
 }
@@ -234,7 +234,7 @@ Segment::Segment(SegmentHost& host, Check check, std::optional<ModelPart> part)
       check_(std::move(check)),
       part_(std::move(part)),
       imports_(std::make_shared<Imports>()) {
-  imports_->weight_bytes = [model = host.model] { return model->weight_bytes(); };
+  imports_->model = host.model;
 }
 
 Segment::~Segment() = default;
@@ -272,7 +272,7 @@ void Segment::import_early(Call call) {
 }
 
 std::optional<ImportedModel> Segment::import_types(const Call& call) const {
-  return import_without_contents(host_.model->model(), request_of(call));
+  return import_without_contents(*host_.model->with_nodes(), request_of(call));
 }
 
 ImportRequest Segment::request_of(const Call& call) const {
@@ -297,7 +297,7 @@ ImportedModel Segment::imported_model(const Call& call, bool to_save) {
     early_.reset();
     if (is_alike(early.call, call)) return std::move(early.imported);
   }
-  return import_model(host_.model->model(), request_of(call));
+  return import_model(*host_.model->with_nodes(), request_of(call));
 }
 
 std::shared_ptr<Segment::Outcome> Segment::import(const Call& call, bool to_save) {
@@ -318,6 +318,7 @@ std::shared_ptr<Segment::Outcome> Segment::import(const Call& call, bool to_save
   outcome->guards = std::move(imported.guards);
   outcome->cut = std::move(imported.cut);
   if (outcome->cut) {
+    outcome->nodes = host_.model->with_nodes();
     outcome->rest = std::make_unique<Segment>(host_, Check(), std::move(outcome->cut->rest));
     for (ModelPart& body : outcome->cut->bodies)
       outcome->bodies.push_back(std::make_unique<Segment>(host_, Check(), std::move(body)));
@@ -471,6 +472,9 @@ void Segment::add_constants(Outcome& outcome, const ImportedModel& imported,
   for (const ConstantStore::Tensors& constants : outcome.constants)
     for (const HostTensor& constant : *constants)
       add_constant(outcome, *imported.piece.graph, constant);
+  outcome.weights.shrink_to_fit();
+  outcome.weight_sizes.shrink_to_fit();
+  outcome.weight_strides.shrink_to_fit();
 }
 
 void Segment::add_constant(Outcome& outcome, Graph& graph, const HostTensor& constant) {
@@ -551,7 +555,7 @@ void Segment::check_once(Outcome& outcome, const CallShapes& call) {
     const std::lock_guard lock(imports_->mutex);
     if (outcome.checked.count(numbers)) return;
   }
-  outcome.size_checks.check(*outcome.session->lowered().graph, values);
+  outcome.size_checks.check(*outcome.session->lowered()->graph, values);
   note_freed_heap(kPlanBytes);
   imports_->watch();
   constexpr size_t kMostKnown = 4096;

@@ -159,7 +159,8 @@ struct Segment::Outcome {
   std::unique_ptr<Session> session;
   std::set<std::vector<int64_t>> checked;  // values of symbols for which the sizes fit
   SizeChecks size_checks;
-  ImportedRows imported;  // before any pass, where a limit may cut runs in parts
+  ImportedRows imported;                   // before any pass, where a limit may cut runs in parts
+  std::shared_ptr<const OnnxModel> nodes;  // to which the rest and the bodies refer
   /// Where the segment ends before the model does; then what follows.
   std::optional<ModelCut> cut;
   std::vector<std::unique_ptr<Segment>> bodies;  // of the node there

@@ -49,7 +49,7 @@ bool read_centred(Value* value, Dequantized& found) {
 std::optional<Dequantized> read_dequantized(Value* value) {
   if (value->dtype != DType::Float32) return std::nullopt;
   Dequantized found;
-  if (made_by(value, "Cast"))
+  if (made_by(value, "Cast") || made_by(value, "Sub"))
     return read_centred(value, found) ? std::optional(found) : std::nullopt;
   const Node* mul = made_by(value, "Mul");
   for (size_t i = 0; mul && i < 2; ++i) {

@@ -270,7 +270,8 @@ WeightChannels channels_of(const ConstantWeight& weight, int axis) {
 }
 
 std::optional<QuantizedWeight> quantize_weight(const ConstantWeight& weight,
-                                               WeightChannels channels, const RangeRule& rule) {
+                                               WeightChannels channels, const RangeRule& rule,
+                                               const std::vector<GivenRange>& given) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   std::vector<float> least(channels.count, kInfinity), most(channels.count, -kInfinity);
   bool finite = true;
@@ -291,11 +292,17 @@ std::optional<QuantizedWeight> quantize_weight(const ConstantWeight& weight,
   if (!finite) return std::nullopt;
   QuantizedWeight result{rule.type, {}, channels};
   const bool empty = weight.elements() == 0;
-  for (size_t i = 0; i < channels.count; ++i)
-    result.scales.push_back(empty
-                                ? QuantizedScale{}
-                                : scale_of_range(static_cast<double>(least[i]),
-                                                 static_cast<double>(most[i]), weight.dtype, rule));
+  const bool half = weight.dtype == DType::Float16;
+  const auto end = [&](std::optional<double> wanted, float found) -> double {
+    if (!wanted) return found;
+    return half ? rounded_to_float16(*wanted) : static_cast<float>(*wanted);
+  };
+  for (size_t i = 0; i < channels.count; ++i) {
+    const GivenRange range = i < given.size() ? given[i] : GivenRange();
+    result.scales.push_back(empty ? QuantizedScale{}
+                                  : scale_of_range(end(range.least, least[i]),
+                                                   end(range.most, most[i]), weight.dtype, rule));
+  }
   return result;
 }
 

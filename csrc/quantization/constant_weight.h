@@ -62,9 +62,16 @@ struct QuantizedWeight {
   WeightChannels channels;
 };
 
-/// Finds the scales. Returns nothing for a weight with NaN or infinity.
+/// Ends of a range that take the place of the values'.
+struct GivenRange {
+  std::optional<double> least, most;
+};
+
+/// Finds the scales; `given`: for the first of the channels. Returns nothing for a weight with NaN
+/// or infinity.
 std::optional<QuantizedWeight> quantize_weight(const ConstantWeight& weight,
-                                               WeightChannels channels, const RangeRule& rule);
+                                               WeightChannels channels, const RangeRule& rule,
+                                               const std::vector<GivenRange>& given = {});
 
 /// The quantized tensor, which is made when it is written.
 OnnxTensor quantized_tensor(std::shared_ptr<const ConstantWeight> weight, QuantizedWeight how,

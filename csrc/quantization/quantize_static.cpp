@@ -28,6 +28,12 @@ struct Described {
   std::vector<float> scales;
 };
 
+// With which type and scale a value is quantized.
+struct ValueScale {
+  QuantizedType type = QuantizedType::Int8;
+  QuantizedScale scale;
+};
+
 struct InitializerScales {
   std::shared_ptr<const ConstantWeight> weight;
   QuantizedWeight how;
@@ -68,7 +74,9 @@ class StaticQuantizer {
  private:
   bool needs_microsoft() const {
     const int64_t opset = standard_opset(model_);
-    const bool wide = size_of(options_.activation_type) > 1 || size_of(options_.weight_type) > 1;
+    bool wide = size_of(options_.activation_type) > 1 || size_of(options_.weight_type) > 1;
+    for (const auto& [name, given] : options_.overrides)
+      wide = wide || (given[0].type && size_of(*given[0].type) > 1);
     return options_.microsoft_domain || (wide && opset < kWideOpset) ||
            (options_.per_channel && opset < kAxisOpset);
   }
@@ -89,39 +97,74 @@ class StaticQuantizer {
 
   DType dtype_of(const std::string& name) const { return onnx_dtype(types_.of(name)); }
 
-  QuantizedScale scale_of_value(const std::string& name) const {
+  // What is given for the tensor in the first place; nothing if it is not.
+  TensorOverride given_for(const std::string& name) const {
+    const auto found = options_.overrides.find(name);
+    return found == options_.overrides.end() ? TensorOverride() : found->second[0];
+  }
+
+  ValueScale scale_of_value(const std::string& name) const {
+    const TensorOverride given = given_for(name);
+    const QuantizedType type = given.type.value_or(options_.activation_type);
+    if (given.scale) return {type, *given.scale};
     const auto found = ranges_.find(name);
     ORTM_CHECK(found != ranges_.end(), "[quantization] a value must have a calibrated range, but '",
                name, "' has none; calibrate with data that reach it, or exclude its nodes");
-    const auto [least, most] = found->second;
+    const double least = given.range.least.value_or(found->second.first);
+    const double most = given.range.most.value_or(found->second.second);
     ORTM_CHECK(std::isfinite(least) && std::isfinite(most), "[quantization] the range of '", name,
                "' must be finite, but found ", least, " to ", most, "; exclude its nodes");
-    RangeRule rule{options_.activation_type, options_.activation_symmetric, false,
-                   options_.least_range};
-    if (options_.activation_restricted && rule.type == QuantizedType::UInt8 && !rule.symmetric)
-      return restricted_scale(least, most, rule);
-    return scale_of_range(least, most, dtype_of(name), rule);
+    const RangeRule rule{type, given.symmetric.value_or(options_.activation_symmetric), false,
+                         options_.least_range};
+    if (options_.activation_restricted && type == QuantizedType::UInt8 && !rule.symmetric)
+      return {type, restricted_scale(least, most, rule)};
+    return {type, scale_of_range(least, most, dtype_of(name), rule)};
   }
 
   // ---- weights ---------------------------------------------------------------------------------
 
   void find_scales(const std::string& name, const OnnxTensor& tensor) {
     const MarkedValue& mark = marks_.values.at(name);
+    const TensorOverride given = given_for(name);
     InitializerScales scales;
     scales.weight = weight_of(tensor);
-    scales.axis = mark.axis;
-    RangeRule rule{mark.is_weight ? options_.weight_type : options_.activation_type};
+    scales.axis = given.axis ? static_cast<int>(axis_of(name, tensor, *given.axis)) : mark.axis;
+    RangeRule rule{
+        given.type.value_or(mark.is_weight ? options_.weight_type : options_.activation_type)};
     // Of channels the zero point must be the same.
-    rule.symmetric =
-        mark.axis >= 0 || (mark.is_weight ? options_.weight_symmetric.value_or(is_signed(rule.type))
-                                          : options_.activation_symmetric);
-    rule.reduce_range = options_.reduce_range;
+    rule.symmetric = given.symmetric.value_or(
+        scales.axis >= 0 ||
+        (mark.is_weight ? options_.weight_symmetric.value_or(is_signed(rule.type))
+                        : options_.activation_symmetric));
+    rule.reduce_range = given.reduce_range.value_or(options_.reduce_range);
     rule.least_range = options_.least_range;
-    const auto how = quantize_weight(*scales.weight, channels_of(*scales.weight, mark.axis), rule);
+    const WeightChannels channels = channels_of(*scales.weight, scales.axis);
+    std::vector<GivenRange> ranges;
+    if (const auto each = options_.overrides.find(name); each != options_.overrides.end()) {
+      ORTM_CHECK(each->second.size() == 1 || each->second.size() == channels.count,
+                 "[quantization] TensorQuantOverrides of '", name, "' must be for ", channels.count,
+                 " channels, but found ", each->second.size());
+      for (const TensorOverride& channel : each->second) ranges.push_back(channel.range);
+    }
+    const auto how = quantize_weight(*scales.weight, channels, rule, ranges);
     ORTM_CHECK(how, "[quantization] a weight must be finite, but '", name,
                "' holds NaN or infinity; exclude its nodes");
     scales.how = *how;
+    if (given.scale) {
+      const std::vector<TensorOverride>& all = options_.overrides.at(name);
+      ORTM_CHECK(all.size() == channels.count, "[quantization] TensorQuantOverrides of '", name,
+                 "' must have a scale for each of ", channels.count, " channels, but found ",
+                 all.size());
+      for (size_t i = 0; i < all.size(); ++i) scales.how.scales[i] = all[i].scale.value();
+    }
     constants_.emplace(name, std::move(scales));
+  }
+
+  static int64_t axis_of(const std::string& name, const OnnxTensor& tensor, int64_t axis) {
+    const auto rank = static_cast<int64_t>(tensor.dims.size());
+    ORTM_CHECK(axis >= -rank && axis < rank, "[quantization] the axis of TensorQuantOverrides of '",
+               name, "' must be one of ", rank, " dimensions, but found ", axis);
+    return axis < 0 ? axis + rank : axis;
   }
 
   std::vector<double> values_of(const OnnxTensor& tensor) const {
@@ -144,7 +187,7 @@ class StaticQuantizer {
                                   [](const auto& scale) { return scale.zero_point == 0; });
     if (!is_signed(how.type) || !zero) return;
     const std::vector<double> values = values_of(*marks_.initializer(bias.name));
-    const auto input_scale = static_cast<double>(scale_of_value(bias.input).scale);
+    const auto input_scale = static_cast<double>(scale_of_value(bias.input).scale.scale);
     constexpr double kWidth = 2.0 * std::numeric_limits<int32_t>::max();
     constexpr double kMargin = 1.0001;
     double largest = 0;
@@ -187,7 +230,8 @@ class StaticQuantizer {
     const auto constant = constants_.find(name);
     if (constant != constants_.end()) return quantize_constant(name, constant->second);
     if (dequantized_.count(name) > 0) return;  // it comes from integers already
-    const QuantizedWeight how{options_.activation_type, {scale_of_value(name)}, {}};
+    const ValueScale found = scale_of_value(name);
+    const QuantizedWeight how{found.type, {found.scale}, {}};
     const Described tensors = describe(name, how, dtype_of(name), -1);
     add_pair(name, tensors);
     described_.emplace(name, tensors);
@@ -346,6 +390,23 @@ class StaticQuantizer {
   std::vector<OnnxInitializer> added_;
 };
 
+void check_overrides(const OnnxModel& model, const StaticQuantization& options) {
+  std::set<std::string> constants, values;
+  for (const OnnxInitializer& each : model.graph.initializers) constants.insert(each.name);
+  for (const OnnxValue& input : model.graph.inputs) values.insert(input.name);
+  for (const OnnxNode& node : model.graph.nodes)
+    values.insert(node.outputs.begin(), node.outputs.end());
+  for (const auto& [name, given] : options.overrides) {
+    const bool constant = constants.count(name) > 0;
+    ORTM_CHECK(constant || values.count(name) > 0,
+               "[quantization] TensorQuantOverrides must name tensors of the model, but found '",
+               name, "'");
+    ORTM_CHECK(constant || (!given[0].axis && !given[0].reduce_range && given.size() == 1),
+               "[quantization] TensorQuantOverrides of '", name,
+               "', which is no initializer, must have neither channels nor reduce_range");
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> values_to_calibrate(const OnnxModel& model,
@@ -372,6 +433,7 @@ void add_ranges(OnnxModel& model, const std::vector<std::string>& names) {
 
 QuantizationReport quantize_static(OnnxModel& model, const StaticQuantization& options,
                                    ValueRanges ranges) {
+  check_overrides(model, options);
   if (options.activation_type == QuantizedType::Int8 && options.weight_type == QuantizedType::UInt8)
     throw Error(
         "[quantization] weights of QUInt8 must have activations of QUInt8, but found QInt8");

@@ -14,6 +14,16 @@
 
 namespace ortmodule {
 
+/// What is given for a tensor, or one channel of a constant, in place of what would be found.
+struct TensorOverride {
+  std::optional<QuantizedType> type;
+  std::optional<int64_t> axis;  // of the channels, given with the first one
+  std::optional<bool> symmetric;
+  std::optional<bool> reduce_range;
+  GivenRange range;
+  std::optional<QuantizedScale> scale;  // in place of all others but the type and the axis
+};
+
 /// Options with the meaning that onnxruntime's arguments and extra options have.
 struct StaticQuantization {
   std::set<std::string> op_types;  // empty: all that are known
@@ -35,6 +45,7 @@ struct StaticQuantization {
   std::set<std::string> ops_without_output;
   std::map<std::string, int64_t> axis_by_op;
   std::optional<double> least_range;
+  std::map<std::string, std::vector<TensorOverride>> overrides;  // by tensor; none is empty
 };
 
 /// The least and largest value by name.

@@ -154,7 +154,8 @@ void StaticMarks::mark(const std::string& name, MarkedValue how) {
 void StaticMarks::mark_weight(const std::string& name, int64_t axis, const std::string& op) {
   const OnnxTensor* tensor = initializer(name);
   int chosen = -1;
-  if (options_.per_channel && tensor) {
+  // What is given for the weight says its axis, or that it has none.
+  if (options_.per_channel && tensor && options_.overrides.count(name) == 0) {
     const auto given = options_.axis_by_op.find(op);
     if (given != options_.axis_by_op.end()) axis = given->second;
     const auto rank = static_cast<int64_t>(tensor->dims.size());
@@ -172,6 +173,7 @@ void StaticMarks::mark_bias(OnnxNode& node, size_t index, double beta) {
   const std::string name = input_of(node, index);
   const OnnxTensor* tensor = initializer(name);
   if (!tensor || !is_quantizable(name)) return;
+  if (options_.overrides.count(name) > 0) return mark(name, {true});
   std::string own = name;
   const bool taken = std::any_of(biases.begin(), biases.end(),
                                  [&](const MarkedBias& bias) { return bias.name == name; });

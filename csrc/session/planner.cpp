@@ -12,9 +12,27 @@ Planner::Planner(const Graph& joint, std::shared_ptr<const Lowered> lowered,
                  const SessionOptions& options, StageTimes& times)
     : joint_(joint), options_(options), times_(times), lowered_(std::move(lowered)) {}
 
+const std::shared_ptr<const Lowered>& Planner::lowered() {
+  if (!lowered_) lowered_ = packed_->unpacked();
+  packed_.reset();
+  return lowered_;
+}
+
+int64_t Planner::lowered_bytes() const {
+  return packed_ ? packed_->size_bytes() : approximate_bytes(*lowered_->graph);
+}
+
+void Planner::pack() {
+  compared_.clear();
+  if (packed_ || plans_.size() > 0 || lowered_.use_count() > 1) return;
+  packed_.emplace(*lowered_);
+  lowered_.reset();
+  last_.reset();  // the graph that is unpacked has nodes of its own
+}
+
 std::shared_ptr<const Lowered> Planner::lowered_for(const MemoryDecisions& decisions) {
   const bool freed = options_.memory.gathered_parameters;
-  if (decisions.empty() && !freed) return lowered_;
+  if (decisions.empty() && !freed) return lowered();
   const auto known =
       std::ranges::find(recomputing_, decisions, &decltype(recomputing_)::value_type::first);
   if (known != recomputing_.end()) {

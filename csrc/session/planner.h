@@ -4,10 +4,12 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "lower/lower.h"
+#include "lower/packed_lowered.h"
 #include "runtime/program.h"
 #include "session/plan_cache.h"
 #include "session/plan_key.h"
@@ -42,7 +44,12 @@ class Planner {
           StageTimes& times);
 
   /// Lowered without recomputation.
-  const Lowered& lowered() const { return *lowered_; }
+  const std::shared_ptr<const Lowered>& lowered();
+  /// Bytes of its graph, about.
+  int64_t lowered_bytes() const;
+  /// Packs the lowered graph until it is read again, if no plan needs it. Only of graphs that do
+  /// not train.
+  void pack();
 
   /// The most recently used entry, if `is_key` is true for its key and it is not outdated; else
   /// null. Does not allocate.
@@ -88,7 +95,8 @@ class Planner {
   const Graph& joint_;
   const SessionOptions& options_;
   StageTimes& times_;
-  std::shared_ptr<const Lowered> lowered_;
+  std::shared_ptr<const Lowered> lowered_;  // null while it is packed
+  std::optional<PackedLowered> packed_;
   /// The most recently used one comes last.
   std::vector<std::pair<MemoryDecisions, std::shared_ptr<const Lowered>>> recomputing_;
   std::vector<Compared> compared_;

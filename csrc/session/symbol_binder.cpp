@@ -7,7 +7,8 @@
 
 namespace ortmodule {
 
-SymbolBinder::SymbolBinder(const ExportedPiece& piece, const Graph& joint) : piece_(piece) {
+SymbolBinder::SymbolBinder(const ExportedPiece& piece, size_t argument_count, const Graph& joint)
+    : piece_(piece), argument_count_(argument_count) {
   std::vector<std::string> names;
   joint.collect_symbols(names);
   for (const Dims& strides : piece_.output_strides)
@@ -42,7 +43,7 @@ SymbolValues SymbolBinder::bind(const CallShapes& call, bool only_planned) const
     ++next;
   }
   const auto& inputs = piece_.graph->inputs();
-  ORTM_CHECK(call.arguments.size() == inputs.size(), "[forward] there must be ", inputs.size(),
+  ORTM_CHECK(call.arguments.size() == argument_count_, "[forward] there must be ", argument_count_,
              " arguments, but found ", call.arguments.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Value& value = *inputs[i].value;

@@ -11,8 +11,9 @@ namespace ortmodule {
 /// Immutable, therefore thread-safe.
 class SymbolBinder {
  public:
-  /// `piece` must outlive the binder.
-  SymbolBinder(const ExportedPiece& piece, const Graph& joint);
+  /// `piece` must outlive the binder. Its graph may lack the last of the inputs, which bind
+  /// nothing.
+  SymbolBinder(const ExportedPiece& piece, size_t argument_count, const Graph& joint);
 
   /// The values of all symbols of the captured graph. Throws Error if a size contradicts it.
   SymbolValues bind_all(const CallShapes& call) const;
@@ -28,6 +29,7 @@ class SymbolBinder {
   SymbolValues bind(const CallShapes& call, bool only_planned) const;
 
   const ExportedPiece& piece_;
+  const size_t argument_count_;
   std::vector<bool> is_planned_;  // by symbol argument
 };
 

@@ -13,6 +13,7 @@ from ortmodule_py.quantization.configurations import (
 )
 from ortmodule_py.quantization.dynamic import quantize_dynamic
 from ortmodule_py.quantization.histograms import (
+    DistributionCalibrater,
     EntropyCalibrater,
     PercentileCalibrater,
     create_calibrator,
@@ -42,6 +43,7 @@ __all__ = [
     "CalibraterBase",
     "CalibrationDataReader",
     "CalibrationMethod",
+    "DistributionCalibrater",
     "DynamicQuantConfig",
     "EntropyCalibrater",
     "MinMaxCalibrater",

@@ -12,12 +12,13 @@ from ortmodule_py.inference.errors import translated
 from ortmodule_py.quantization.calibrate import CalibraterBase, MinMaxCalibrater
 from ortmodule_py.quantization.kinds import CalibrationMethod
 from ortmodule_py.quantization.model_files import read_model, session_of
-from ortmodule_py.quantization.ranges import TensorsData
+from ortmodule_py.quantization.ranges import TensorData, TensorsData
 
 Array = np.ndarray[Any, Any]
 Feeds = list[Mapping[str, Any]]
 
 _SMOOTHED = 0.0001  # that bins without an element get
+_FEWEST_BINS = 512  # that a distribution is read from
 
 
 class Histogram:
@@ -156,8 +157,11 @@ class HistogramCalibrater(CalibraterBase):
         for name, histogram in self._histograms.items():
             if histogram.counts is None:
                 raise ValueError("[quantization] collect_data() must be called before")
-            found[name] = (*self._range_of(histogram), histogram.counts, histogram.edges)
+            found[name] = self._data_of(histogram)
         return TensorsData(self.method, found)
+
+    def _data_of(self, histogram: Histogram) -> Any:
+        return (*self._range_of(histogram), histogram.counts, histogram.edges)
 
     @abstractmethod
     def _range_of(self, histogram: Histogram) -> tuple[Any, Any]:
@@ -289,6 +293,67 @@ def _smoothed(counts: Array) -> Array | None:
     return smoothed
 
 
+class DistributionCalibrater(HistogramCalibrater):
+    """The whole ranges, with mean and deviation of the elements, or of their cubic roots ("p3")."""
+
+    method = CalibrationMethod.Distribution
+
+    def __init__(
+        self,
+        model_path: Any,
+        op_types_to_calibrate: Sequence[str] | None = None,
+        augmented_model_path: Any = "augmented_model.onnx",
+        use_external_data_format: bool = False,
+        method: str = "distribution",
+        num_bins: int = 128,
+        scenario: str = "same",
+        *,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        if scenario not in ("same", "p3"):
+            raise ValueError(
+                f"[quantization] scenario must be 'same' or 'p3', but found {scenario!r}"
+            )
+        super().__init__(
+            model_path,
+            op_types_to_calibrate,
+            augmented_model_path,
+            use_external_data_format,
+            num_bins=num_bins,
+            names=names,
+        )
+        self._bins, self._scenario = num_bins, scenario
+
+    def compute_data(self) -> TensorsData:
+        """The ranges over all feeds so far. Raises ValueError if there were none, or few bins."""
+        if self._bins < _FEWEST_BINS:
+            raise ValueError(
+                f"[quantization] num_bins must be at least {_FEWEST_BINS}, but found {self._bins}"
+            )
+        return super().compute_data()
+
+    def _range_of(self, histogram: Histogram) -> tuple[Any, Any]:
+        return histogram.edges.min(), histogram.edges.max()
+
+    def _data_of(self, histogram: Histogram) -> TensorData:
+        counts, edges = histogram.counts, histogram.edges
+        assert counts is not None
+        values = (edges[:-1] + edges[1:]) * 0.5
+        if self._scenario == "p3":
+            values = np.abs(values) ** (1.0 / 3.0) * np.sign(values)
+        mean = (counts * values).sum() / counts.sum()
+        deviation = ((counts * values**2).sum() / counts.sum() - mean**2) ** 0.5
+        lowest, highest = self._range_of(histogram)
+        return TensorData(
+            avg=mean,
+            std=deviation,
+            hist=counts,
+            hist_edges=edges,
+            lowest=lowest,
+            highest=highest,
+        )
+
+
 def create_calibrator(
     model: Any,
     op_types_to_calibrate: Sequence[str] | None = None,
@@ -302,7 +367,7 @@ def create_calibrator(
 ) -> CalibraterBase:
     """A calibrater of that method. Its arguments, and the keys of `extra_options`, are the class's.
 
-    Raises ValueError for the method Distribution.
+    Raises ValueError for options that the class does not take.
     """
     options = dict(extra_options or {})
     name = getattr(calibrate_method, "name", calibrate_method)
@@ -310,14 +375,17 @@ def create_calibrator(
         "MinMax": MinMaxCalibrater,
         "Percentile": PercentileCalibrater,
         "Entropy": EntropyCalibrater,
+        "Distribution": DistributionCalibrater,
     }
     if name not in kinds:
         raise ValueError(
-            f"[quantization] calibrate_method must be one of {list(kinds)}, but found {name}: "
-            "that is for float8"
+            f"[quantization] calibrate_method must be one of {list(kinds)}, but found {name}"
         )
     if name == "Percentile":
         options.setdefault("symmetric", True)
+    if name == "Distribution":
+        options.setdefault("num_bins", 2048)
+        options.pop("symmetric", None)  # which the method does not read, as in onnxruntime
     try:
         return kinds[name](model, op_types_to_calibrate, names=names, **options)
     except TypeError as error:

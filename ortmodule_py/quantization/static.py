@@ -19,6 +19,7 @@ from ortmodule_py.quantization.kinds import (
     unknown_option,
 )
 from ortmodule_py.quantization.model_files import feeds_of, read_model, write_with_report
+from ortmodule_py.quantization.overrides import set_overrides
 from ortmodule_py.quantization.ranges import (
     TensorsData,
     load_tensors_data,
@@ -64,7 +65,6 @@ _NOT_OFFERED = (
     "SmoothQuant",
     "SmoothQuantAlpha",
     "SmoothQuantFolding",
-    "TensorQuantOverrides",
 )
 
 
@@ -114,6 +114,12 @@ def quantize_static(
     if getattr(quant_format, "name", quant_format) != "QDQ":
         raise ValueError(
             f"[quantization] quant_format must be QuantFormat.QDQ, but found {quant_format}"
+        )
+    if getattr(calibrate_method, "name", calibrate_method) == "Distribution":
+        # Its ranges are symmetric, so what takes the place of a Relu would let negative values pass.
+        raise ValueError(
+            "[quantization] calibrate_method must be MinMax, Percentile or Entropy for integers, but "
+            "found Distribution, which is for float8"
         )
     options = _options(per_channel, reduce_range, activation_type, weight_type)
     options.op_types = set(op_types_to_quantize or [])
@@ -193,10 +199,12 @@ def _set_extra(options: _inference.StaticQuantization, extra: Mapping[str, Any])
         elif name in _CALIBRATION:
             option, kind = _CALIBRATION[name]
             calibration[option] = kind(value)
+        elif name == "TensorQuantOverrides":
+            set_overrides(options, value, _INTEGERS)
         elif name in _NOT_OFFERED:
             if value:
                 raise ValueError(f"[quantization] extra option {name!r} is not offered here")
         elif name not in _WITHOUT_EFFECT:
-            known = [*_EXTRA_OPTIONS, *_CALIBRATION, *_WITHOUT_EFFECT]
+            known = [*_EXTRA_OPTIONS, *_CALIBRATION, *_WITHOUT_EFFECT, "TensorQuantOverrides"]
             raise unknown_option("static", name, sorted(known))
     return calibration

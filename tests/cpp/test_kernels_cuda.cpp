@@ -47,16 +47,35 @@ std::vector<std::string> cpu_ops() {
   // are for runs on the host.
   for (const char* op : {"AsStridedGrad",     // pieces with it are left to eager on CUDA
                          "LinearRecurrence",  // cumulative products are of ATen there
-                         "CoupledProbabilities", "FourierTransform",      "LookUp",
-                         "NarrowCast",           "PowerDistances",        "RotaryEmbedding",
-                         "TfIdfVectorizer",      "TreeEnsemble",          "ConvInteger",
-                         "ConvIntegerToFloat",   "DynamicQuantizeLinear", "ExpertMatMul",
+                         "CoupledProbabilities",
+                         "FourierTransform",
+                         "LookUp",
+                         "NarrowCast",
+                         "PowerDistances",
+                         "RotaryEmbedding",
+                         "TfIdfVectorizer",
+                         "TreeEnsemble",
+                         "ConvInteger",
+                         "ConvIntegerToFloat",
+                         "DynamicQuantizeLinear",
+                         "ExpertMatMul",
                          "GroupedMatMul",  // of ATen on CUDA
-                         "GroupedOuterProduct",  "MatMulInteger",         "MatMulIntegerToFloat",
-                         "MatMulNBits",          "PackIntegerMatrix",     "PackIntegerConvWeights",
-                         "PackWeights",          "PackedMatMul",          "PackedMatMulInteger",
-                         "QuantizedAdd",         "QuantizedLSTMSteps",    "QuantizedMul",
-                         "Requantize",           "WeightedGather",        "WidenedMatMul"})
+                         "GroupedOuterProduct",
+                         "MatMulInteger",
+                         "MatMulIntegerToFloat",
+                         "MatMulNBits",
+                         "PackIntegerMatrix",
+                         "PackIntegerConvWeights",
+                         "PackWeights",
+                         "PackedMatMul",
+                         "PackedMatMulInteger",
+                         "QuantizedAdd",
+                         "QuantizedIntegerMul",
+                         "QuantizedLSTMSteps",
+                         "QuantizedMul",
+                         "Requantize",
+                         "WeightedGather",
+                         "WidenedMatMul"})
     ops.erase(op);
   return {ops.begin(), ops.end()};
 }

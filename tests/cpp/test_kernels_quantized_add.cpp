@@ -53,6 +53,31 @@ void check_pair(const std::string& op, float y_scale_number) {
 TEST(QuantizedPairs, RoundTheSumOfRealNumbers) { check_pair("QuantizedAdd", 0.5f); }
 TEST(QuantizedPairs, RoundTheProductOfRealNumbers) { check_pair("QuantizedMul", 0.75f); }
 
+// Scales of 1 / 8 and 2: a quarter of the products lies in the middle of two integers.
+TEST(QuantizedPairs, RoundProductsOfIntegersWithTheirZeroPoint) {
+  const Sizes sizes{2, 5, 3, 7}, last{105, 1, 35, 5};
+  for (DType type : {DType::UInt8, DType::Int8})
+    for (DType b_type : {DType::UInt8, DType::Int8})
+      for (float ratio : {2.0f, 0.0371f}) {
+        const double low = type == DType::Int8 ? -128 : 0;
+        Tensor a = bytes_of(type, sizes, 1, last), b = bytes_of(b_type, sizes, 2),
+               y(type, sizes, last), scale = number(DType::Float32, 0.125),
+               factor = number(DType::Float32, ratio), a_zero = number(type, 7),
+               y_zero = number(type, low + 131);
+        std::vector<double> wanted;
+        for (int64_t i = 0; i < a.count(); ++i) {
+          const auto product = static_cast<float>((a.get(i) - 7) * b.get(i));
+          const float placed = product * 0.125f * ratio + static_cast<float>(low + 131);
+          wanted.push_back(std::clamp(double{std::nearbyint(placed)}, low, low + 255));
+        }
+        const std::vector<Tensor*> operands{&a, &b, &a_zero, nullptr, &scale, &factor, &y_zero};
+        run_all_kernels(
+            "QuantizedIntegerMul",
+            facts_of({node_of("QuantizedIntegerMul", {}, operands, {&y})}, operands, {&y}),
+            operands, {&y}, [&] { ASSERT_EQ(y.values(), wanted); });
+      }
+}
+
 // Few numbers, and so many that the 256 results are computed first.
 TEST(Requantize, RoundsRealNumbers) {
   for (const Sizes& sizes : {Sizes{3, 37}, Sizes{5, 611}})

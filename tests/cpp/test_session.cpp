@@ -20,7 +20,7 @@ TEST(Session, StagesFollowEachOther) {
   EXPECT_EQ(session.exported_graph().node_count(), 16u);
   EXPECT_GT(session.joint_graph().node_count(), session.forward_graph().node_count());
   EXPECT_EQ(session.differentiable_outputs(), std::vector<bool>{true});
-  EXPECT_GT(session.lowered().steps.size(), session.lowered().forward_steps);
+  EXPECT_GT(session.lowered()->steps.size(), session.lowered()->forward_steps);
   EXPECT_EQ(session.times().plans, 0u);
 }
 
@@ -28,7 +28,7 @@ TEST(Session, InferenceHasNoBackward) {
   SessionOptions options;
   options.optimizer.training = false;
   Session session(rows_piece(), options);
-  EXPECT_EQ(session.lowered().steps.size(), session.lowered().forward_steps);
+  EXPECT_EQ(session.lowered()->steps.size(), session.lowered()->forward_steps);
   EXPECT_EQ(session.differentiable_outputs(), std::vector<bool>{false});
   session.plan_for(RowsCall(4));
   EXPECT_EQ(session.memory()->choice(), nullptr);

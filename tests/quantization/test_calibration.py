@@ -93,6 +93,42 @@ def test_histograms_are_those_of_onnxruntime(
             np.testing.assert_allclose(here.hist_edges, there.bins, rtol=1e-6)
 
 
+@pytest.mark.parametrize("options", [{}, {"scenario": "p3", "num_bins": 700}], ids=str)
+def test_distributions_are_those_of_onnxruntime(options: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(folded(), path)
+    found = {}
+    for package in (stock, ours):
+        calibrater = package.create_calibrator(
+            path,
+            ["Neg", "Abs"],
+            tmp_path / "augmented.onnx",
+            package.CalibrationMethod.Distribution,
+            extra_options=options,
+        )
+        for arrays in chunks():
+            calibrater.collect_data(Reader(arrays))
+        found[package] = calibrater.compute_data()
+    assert set(found[ours].keys()) == set(found[stock].keys()) == {"x", "n", "y"}
+    for name, here in found[ours].items():
+        there = found[stock][name]
+        np.testing.assert_array_equal(here.range_value, there.range_value)
+        np.testing.assert_array_equal(here.hist, there.hist)
+        np.testing.assert_allclose(here.avg_std, there.avg_std, rtol=1e-5, atol=1e-7)
+    with pytest.raises(ValueError, match="at least 512, but found 100"):
+        ours.create_calibrator(
+            path,
+            calibrate_method=ours.CalibrationMethod.Distribution,
+            extra_options={"num_bins": 100},
+        ).compute_data()
+    with pytest.raises(ValueError, match="scenario must be"):
+        ours.create_calibrator(
+            path,
+            calibrate_method=ours.CalibrationMethod.Distribution,
+            extra_options={"scenario": "p2"},
+        )
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_files_of_other_methods(method: str, tmp_path: Path) -> None:
     """Static quantization by each method, and its cache, which onnxruntime reads."""
@@ -122,7 +158,7 @@ def test_files_of_other_methods(method: str, tmp_path: Path) -> None:
 
 def test_calibraters_have_the_parameters_of_onnxruntime() -> None:
     names = ["create_calibrator", "CalibraterBase", "MinMaxCalibrater"]
-    for name in [*names, "PercentileCalibrater", "EntropyCalibrater"]:
+    for name in [*names, "PercentileCalibrater", "EntropyCalibrater", "DistributionCalibrater"]:
         theirs = inspect.signature(getattr(stock_calibrate, name)).parameters
         own = inspect.signature(getattr(ours, name)).parameters
         assert list(own)[: len(theirs)] == list(theirs), name

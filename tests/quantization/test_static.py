@@ -34,7 +34,7 @@ class Reader(CalibrationDataReader, stock.CalibrationDataReader):
         return next(self._feeds, None)
 
 
-def network() -> onnx.ModelProto:
+def network(opset: int = 18) -> onnx.ModelProto:
     """Operators of each rule: removed Relu, shared scales, two biases, norms, an output inside."""
     return models.build(
         [
@@ -73,7 +73,7 @@ def network() -> onnx.ModelProto:
             "o": models.random(5, 6),
             "ob": models.random(5),
         },
-        opset=18,
+        opset=opset,
     )
 
 
@@ -196,6 +196,86 @@ def test_calibration(tmp_path: Path) -> None:
     stock.quantize_static(path, tmp_path / "theirs.onnx", calibration_cache_path=cache)
 
 
+def overrides(kind: Any) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """TensorQuantOverrides by case, with either tool's QuantType."""
+    number = np.float32(0.01)
+    return {
+        "channels": {"w": [{"axis": -4}], "o": [{"axis": 0, "reduce_range": True}], "v": [{}]},
+        "ranges": {
+            "c": [{"rmin": np.array(-3.0, "float32"), "rmax": np.array(2.0, "float32")}],
+            "h": [{"symmetric": True}],
+            "scale": [{"rmin": -0.5, "rmax": 4.0, "symmetric": False}],
+            "o": [{"axis": 0, "rmin": -1.0 - i, "rmax": 1.0} for i in range(5)],
+        },
+        "types": {
+            "f": [{"quant_type": kind.QInt16}],
+            "w": [{"quant_type": kind.QUInt8}],
+            "d": [{"quant_type": kind.QUInt8, "rmin": np.array(-1.0, "float32")}],
+        },
+        "scales": {
+            "z": [{"scale": np.array(number), "zero_point": np.array(3, np.int8)}],
+            "v": [{"scale": number, "zero_point": -5}],
+            "w": [{"axis": 0, "scale": number * (i + 1), "zero_point": 0} for i in range(4)],
+        },
+        "bias": {"lb": [{"quant_type": kind.QInt16}], "ob": [{"axis": 0}]},
+    }
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+@pytest.mark.parametrize("case", overrides(QuantType))
+def test_file_with_overrides_is_that_of_stock(case: str, per_channel: bool, tmp_path: Path) -> None:
+    # Of operator set 21, as onnxruntime raises models for types of 16 bits.
+    model, path, cache = network(21), tmp_path / "m.onnx", tmp_path / "ranges.json"
+    onnx.save(model, path)
+    for tool, kind, reader in (
+        (stock.quantize_static, stock.QuantType, Reader(model)),
+        (quantize_static, QuantType, None),
+    ):
+        tool(
+            path,
+            tmp_path / f"{tool.__module__.split('.')[0]}.onnx",
+            reader,
+            per_channel=per_channel,
+            calibration_cache_path=cache,
+            extra_options={"TensorQuantOverrides": overrides(kind)[case]},
+        )
+    ours = onnx.load(tmp_path / "ortmodule_py.onnx")
+    assert_same_file(ours, onnx.load(tmp_path / "onnxruntime.onnx"))
+    quantize_static(path, tmp_path / "plain.onnx", calibration_cache_path=cache, verbose=False)
+    assert ours != onnx.load(tmp_path / "plain.onnx")
+
+
+@pytest.mark.parametrize(
+    ("given", "rule"),
+    [
+        ({"missing": [{"rmin": -1.0}]}, "must name tensors of the model, but found 'missing'"),
+        ({"w": [{"convert": {}}]}, "must not change a value's type between its readers"),
+        ({"w": [{"rmim": 1.0}]}, "did you mean 'rmin'"),
+        ({"w": {"rmin": 1.0}}, "must be a list of dicts"),
+        ({"w": [{"scale": 1.0}]}, "both scale and zero_point"),
+        ({"w": [{"scale": 1.0, "zero_point": 0, "rmin": 1.0}]}, "beside scale"),
+        ({"w": [{"axis": 0}, {"axis": 1}]}, "one axis for all channels"),
+        ({"w": [{"axis": 0}, {}]}, "for 4 channels, but found 2"),
+        ({"w": [{"axis": 4}]}, "one of 4 dimensions, but found 4"),
+        ({"w": [{"axis": 0, "scale": 1.0, "zero_point": 0}]}, "each of 4 channels"),
+        ({"w": [{"quant_type": "QInt4"}]}, "quant_type must be one of"),
+        ({"c": [{"axis": 0}]}, "is no initializer"),
+    ],
+)
+def test_wrong_overrides(given: Any, rule: str, tmp_path: Path) -> None:
+    model, path = network(), tmp_path / "m.onnx"
+    onnx.save(model, path)
+    with pytest.raises((ValueError, RuntimeError), match=rule):
+        quantize_static(
+            path,
+            tmp_path / "q.onnx",
+            Reader(model),
+            verbose=False,
+            extra_options={"TensorQuantOverrides": given},
+        )
+    assert not (tmp_path / "q.onnx").exists()
+
+
 def test_wrong_arguments(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(models.gemm(), path)
@@ -204,6 +284,8 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         quantize_static(path, out, [], QuantFormat.QOperator)
     with pytest.raises(ValueError, match=r"Entropy.*, but found Distribution"):
         quantize_static(path, out, [{}], calibrate_method=CalibrationMethod.Distribution)
+    with pytest.raises(ValueError, match=r"Entropy.*, but found Least"):
+        quantize_static(path, out, [{}], calibrate_method="Least")
     with pytest.raises(ValueError, match="calibration_data_reader"):
         quantize_static(path, out)
     with pytest.raises(ValueError, match="gave none"):

@@ -90,6 +90,21 @@ QuantizedType type_of_number(int number) {
   return static_cast<QuantizedType>(number);
 }
 
+// For the tensor, or for its next channel.
+void add_override(StaticQuantization& options, const std::string& tensor, std::optional<int> type,
+                  std::optional<int64_t> axis, std::optional<bool> symmetric,
+                  std::optional<bool> reduce_range, std::optional<double> least,
+                  std::optional<double> most, std::optional<float> scale,
+                  std::optional<int> zero_point) {
+  TensorOverride& given = options.overrides[tensor].emplace_back();
+  if (type) given.type = type_of_number(*type);
+  given.axis = axis;
+  given.symmetric = symmetric;
+  given.reduce_range = reduce_range;
+  given.range = {least, most};
+  if (scale) given.scale = QuantizedScale{*scale, zero_point.value_or(0)};
+}
+
 void bind_static_options(py::module_& m) {
   using Options = StaticQuantization;
   py::class_<Options>(m, "StaticQuantization", "Options of Model.quantize_static().")
@@ -118,7 +133,12 @@ void bind_static_options(py::module_& m) {
       .def_readwrite("microsoft_domain", &Options::microsoft_domain)
       .def_readwrite("ops_without_output", &Options::ops_without_output)
       .def_readwrite("axis_by_op", &Options::axis_by_op)
-      .def_readwrite("least_range", &Options::least_range);
+      .def_readwrite("least_range", &Options::least_range)
+      .def("add_override", add_override, py::arg("tensor"), py::kw_only(),
+           py::arg("type") = py::none(), py::arg("axis") = py::none(),
+           py::arg("symmetric") = py::none(), py::arg("reduce_range") = py::none(),
+           py::arg("least") = py::none(), py::arg("most") = py::none(),
+           py::arg("scale") = py::none(), py::arg("zero_point") = py::none());
 }
 
 void bind_options(py::module_& m) {

@@ -1,6 +1,7 @@
 // Lets a scaled product of integers, or a sum, product or concatenation of dequantized tensors,
 // quantize its result, as QuantizeLinear behind it would: the real numbers need no memory.
-// clamp(round(y / scale) + zero), with Relu before it or not.
+// clamp(round(y / scale) + zero), with Relu before it or not. QLinearMul's clamp(round(y + zero))
+// of a scaled product of integers is another op.
 
 #include <algorithm>
 #include <utility>
@@ -94,6 +95,15 @@ bool is_made_of(const Value& value, const Value& bytes) {
 
 using Terms = std::vector<Dequantized>;
 
+/// Puts the first term that has the sizes first; false if none has, or if one is made of the other.
+bool put_in_order(Terms& terms, const Node& node) {
+  const Dims& sizes = node.output()->dims;
+  if (terms[0].q->dims != sizes) std::swap(terms[0], terms[1]);
+  if (terms[0].q->dims != sizes) return false;
+  const Value &a = *terms[0].q, &b = *terms[1].q;
+  return node.op != "Mul" || (!is_made_of(a, b) && !is_made_of(b, a));
+}
+
 /// What a sum, a product or a concatenation is of; nothing if not of such tensors, or of a sum or
 /// product of which no term has the sizes; the first one has them. Of the product that ends a
 /// dequantization: its tensor.
@@ -109,12 +119,56 @@ std::optional<Terms> read_terms(const Node& node) {
     terms.push_back(*term);
   }
   if (!pair) return terms;
-  const Dims& sizes = node.output()->dims;
-  if (terms[0].q->dims != sizes) std::swap(terms[0], terms[1]);
-  if (terms[0].q->dims != sizes) return std::nullopt;
-  const Value &a = *terms[0].q, &b = *terms[1].q;
-  if (node.op == "Mul" && (is_made_of(a, b) || is_made_of(b, a))) return std::nullopt;
-  return terms;
+  return put_in_order(terms, node) ? std::optional(terms) : std::nullopt;
+}
+
+/// The factors of a product of integers; nothing if it is of others.
+std::optional<Terms> read_integer_factors(const Node& node) {
+  if (node.op != "Mul") return std::nullopt;
+  Terms factors;
+  for (Value* input : node.inputs()) {
+    if (input->is_literal()) return std::nullopt;
+    const std::optional<Dequantized> factor = read_dequantized(input);
+    if (!factor || factor->scale || factor->number != 1.0 || !is_byte(factor->q->dtype) ||
+        factor->q->dims != input->dims || (factor->zero && !is_one(*factor->zero)))
+      return std::nullopt;
+    factors.push_back(*factor);
+  }
+  return put_in_order(factors, node) ? std::optional(factors) : std::nullopt;
+}
+
+/// How a product of integers is scaled and rounded.
+struct Rounding {
+  Values factors;  // two, one behind the other
+  Value *zero = nullptr, *result = nullptr;
+};
+
+std::optional<Rounding> read_rounding(const Node& product) {
+  Rounding found;
+  const Value* y = product.output();
+  while (found.factors.size() < 2) {
+    const Node* mul = only_reader(*y, "Mul");
+    if (!mul) return std::nullopt;
+    Value* number = mul->input(mul->input(0) == y ? 1 : 0);
+    if (!is_one(*number) || number->dtype != DType::Float32 || mul->output()->dims != y->dims)
+      return std::nullopt;
+    found.factors.push_back(number);
+    y = mul->output();
+  }
+  if (const Node* add = only_reader(*y, "Add")) {
+    found.zero = zero_of(*add, *y);
+    if (!is_one(*found.zero) || add->output()->dims != y->dims) return std::nullopt;
+    y = add->output();
+  }
+  const Node* round = only_reader(*y, "Round");
+  const Node* clip = round ? only_reader(*round->output(), "Clip") : nullptr;
+  const Node* cast = clip ? only_reader(*clip->output(), "Cast") : nullptr;
+  if (!cast) return std::nullopt;
+  found.result = cast->output();
+  const DType dtype = found.result->dtype;
+  if (!is_byte(dtype) || !has_range_of(*clip, dtype) || (found.zero && found.zero->dtype != dtype))
+    return std::nullopt;
+  return found;
 }
 
 Value* emit_product(Graph& graph, const Node& node, const Quantizing& found) {
@@ -127,10 +181,14 @@ Value* emit_product(Graph& graph, const Node& node, const Quantizing& found) {
   return emit(graph, node.op, std::move(operands), std::move(attrs));
 }
 
+// The kernel spreads a row while it lays it out as a.
+Value* spread(Graph& graph, Value* b, const Value& a) {
+  return b->dims == a.dims ? b : emit(graph, "Expand", {b}, {{"shape", a.dims}});
+}
+
 Value* emit_pair(Graph& graph, std::string_view op, const Terms& terms, const Quantizing& found) {
   const Dequantized &a = terms[0], &b = terms[1];
-  // The kernel spreads a row while it lays it out as a.
-  Value* q = b.q->dims == a.q->dims ? b.q : emit(graph, "Expand", {b.q}, {{"shape", a.q->dims}});
+  Value* q = spread(graph, b.q, *a.q);
   return emit(graph, op, {a.q, q, a.scale, b.scale, a.zero, b.zero, found.scale, found.zero},
               {{"relu", int64_t{found.relu}}});
 }
@@ -163,14 +221,31 @@ bool fuse_end(Graph& graph, Node* node, PassContext& context) {
   return true;
 }
 
+bool fuse_integer_mul(Graph& graph, Node* node, PassContext& context) {
+  const std::optional<Terms> factors = read_integer_factors(*node);
+  const std::optional<Rounding> found = factors ? read_rounding(*node) : std::nullopt;
+  if (!found || found->result->dtype != factors->at(0).q->dtype || !context.take()) return false;
+  const Dequantized &a = factors->at(0), &b = factors->at(1);
+  Graph::Inserting here(graph, found->result->producer());
+  graph.current_tag = node->tag;
+  Value* y = emit(graph, "QuantizedIntegerMul",
+                  {a.q, spread(graph, b.q, *a.q), a.zero, b.zero, found->factors[0],
+                   found->factors[1], found->zero});
+  graph.current_tag.clear();
+  supersede(graph, found->result, y);
+  return true;
+}
+
 bool fuse_requantize(Graph& graph, PassContext& context) {
   if (context.training() || context.device() != Device::Host) return false;
   std::vector<Node*> nodes;
   for (const auto& node : graph.nodes())
-    if ((is_product(*node) && !node->input(kScale)) || read_terms(*node))
+    if ((is_product(*node) && !node->input(kScale)) || read_terms(*node) ||
+        read_integer_factors(*node))
       nodes.push_back(node.get());
   bool changed = false;
-  for (Node* node : nodes) changed = fuse_end(graph, node, context) || changed;
+  for (Node* node : nodes)
+    changed = fuse_end(graph, node, context) || fuse_integer_mul(graph, node, context) || changed;
   return changed;
 }
 

@@ -6,6 +6,7 @@ from ortmodule_py.quantization import (
     CalibraterBase as CalibraterBase,
     CalibrationDataReader as CalibrationDataReader,
     CalibrationMethod as CalibrationMethod,
+    DistributionCalibrater as DistributionCalibrater,
     EntropyCalibrater as EntropyCalibrater,
     MinMaxCalibrater as MinMaxCalibrater,
     PercentileCalibrater as PercentileCalibrater,

@@ -1,0 +1,101 @@
+// Numbers and texts as one string of bytes, in few of them: for what is kept in memory and seldom
+// read. What a writer has written a reader reads in the same order.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace ortmodule {
+
+class ByteWriter {
+ public:
+  /// 7 bits a byte.
+  void number(uint64_t value) {
+    for (; value >= 0x80; value >>= 7) bytes_ += static_cast<char>(value | 0x80);
+    bytes_ += static_cast<char>(value);
+  }
+  /// Of either sign.
+  void integer(int64_t value) {
+    const auto bits = static_cast<uint64_t>(value);
+    number(bits << 1 ^ (value < 0 ? ~uint64_t{0} : 0));
+  }
+  /// A bool, an enumerator, an index: what fits in a byte.
+  template <class T>
+  void byte(T value) {
+    bytes_ += static_cast<char>(value);
+  }
+  void real(double value) {
+    char raw[sizeof value];
+    std::memcpy(raw, &value, sizeof value);
+    bytes_.append(raw, sizeof raw);
+  }
+  /// Equal texts are written once: 0 and the text, and then its place among the texts.
+  void text(const std::string& content) {
+    const auto [known, is_new] = texts_.try_emplace(content, texts_.size() + 1);
+    if (!is_new) return number(known->second);
+    number(0);
+    number(content.size());
+    bytes_ += content;
+  }
+
+  /// What was written, in no more memory than it needs.
+  std::string take() {
+    bytes_.shrink_to_fit();
+    return std::move(bytes_);
+  }
+
+ private:
+  std::string bytes_;
+  std::unordered_map<std::string, uint64_t> texts_;
+};
+
+/// Texts are parts of `bytes`, which must outlive the reader and them.
+class ByteReader {
+ public:
+  explicit ByteReader(std::string_view bytes) : bytes_(bytes) {}
+
+  bool at_end() const { return at_ == bytes_.size(); }
+  uint64_t number() {
+    uint64_t value = 0;
+    for (int shift = 0;; shift += 7) {
+      const auto next = static_cast<uint8_t>(bytes_[at_++]);
+      value |= uint64_t{next & 0x7FU} << shift;
+      if (next < 0x80) return value;
+    }
+  }
+  int64_t integer() {
+    const uint64_t bits = number();
+    return static_cast<int64_t>(bits >> 1 ^ (~(bits & 1) + 1));
+  }
+  template <class T>
+  T byte() {
+    return static_cast<T>(static_cast<uint8_t>(bytes_[at_++]));
+  }
+  double real() {
+    double value = 0;
+    std::memcpy(&value, bytes_.data() + at_, sizeof value);
+    at_ += sizeof value;
+    return value;
+  }
+  std::string_view text() {
+    const uint64_t known = number();
+    if (known > 0) return texts_[known - 1];
+    const uint64_t size = number();
+    texts_.push_back(bytes_.substr(at_, size));
+    at_ += size;
+    return texts_.back();
+  }
+
+ private:
+  std::string_view bytes_;
+  size_t at_ = 0;
+  std::vector<std::string_view> texts_;
+};
+
+}  // namespace ortmodule
