@@ -1,7 +1,6 @@
 #include "bindings/separate_passes.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "bindings/engine.h"
