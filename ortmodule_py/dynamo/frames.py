@@ -283,6 +283,8 @@ class Frames:
         code = frame.f_code
         if code in self._compiler.log.python_parts:
             return _skip_once(recursive=code in self._open_loops and _calls_nothing_large(frame))
+        if code in self._compiler.log.transforms.in_python:
+            return _skip_once(recursive=True)
         if uses_optimizer(frame):
             return _skip_once()
         skipped = self._skipped.find(frame)
