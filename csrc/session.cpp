@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "gradient/build_gradient.h"
+#include "gradient/gradient_groups.h"
 #include "lower/lower_ungrouped.h"
 #include "optimizer/pipeline.h"
 
@@ -145,6 +146,13 @@ const Program& Session::backward_program(PlanEntry& entry, const std::vector<boo
   if (all && !keep_saved) return entry.program;
   const std::lock_guard lock(mutex_);
   return planner_.backward_program(entry, arrived, all, keep_saved);
+}
+
+const std::vector<size_t>& Session::gradient_groups() {
+  const std::lock_guard lock(mutex_);
+  if (gradient_groups_.empty())
+    gradient_groups_ = ortmodule::gradient_groups(*joint_, differentiable_outputs_.size());
+  return gradient_groups_;
 }
 
 BackwardPiece Session::backward_piece(const PlanEntry& entry, const BackwardQuery& query) const {

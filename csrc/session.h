@@ -49,6 +49,9 @@ class Session {
   /// Whether forward output k can receive a gradient.
   const std::vector<bool>& differentiable_outputs() const { return differentiable_outputs_; }
 
+  /// By forward output: equal for those that need one backward pass together. Made when asked for.
+  const std::vector<size_t>& gradient_groups();
+
   /// Without keep_graphs, its inputs alone, up to the last one that is no constant.
   const Graph& exported_graph() const { return *piece_.graph; }
   const Graph& forward_graph() const { return *forward_; }
@@ -79,6 +82,7 @@ class Session {
   mutable std::mutex mutex_;  // guards the rest, and the times
   mutable Planner planner_;   // a graph that is read is unpacked
   MemoryPolicy memory_;
+  std::vector<size_t> gradient_groups_;  // empty until they are asked for
 };
 
 }  // namespace ortmodule

@@ -72,22 +72,47 @@ at::Tensor as_saved(const at::Tensor& found, const PlannedTensor& planned) {
   return laid_out(in_memory(found), planned.layout);
 }
 
-/// Chooses the backward plan for the output gradients that arrived, and binds them and the saved
-/// tensors.
-void begin_backward(RunState& state, const variable_list& grads, variable_list saved, bool keep) {
-  Session& session = state.piece.session();
-  std::vector<bool> arrived = session.differentiable_outputs();
+/// Whether each output has a gradient.
+std::vector<bool> arrived_outputs(const RunState& state, const variable_list& grads) {
+  std::vector<bool> arrived = state.piece.session().differentiable_outputs();
   for (size_t k = 0; k < arrived.size(); ++k) arrived[k] = arrived[k] && grads[k].defined();
-  state.backward = &session.backward_program(*state.entry, arrived, keep);
+  return arrived;
+}
+
+/// The saved arguments and outputs that a pass of `plan` reads; the others are undefined, as an
+/// optimizer may have changed them. Runs hooks on saved tensors: a checkpoint around the module
+/// repeats its forward.
+variable_list unpacked(const RunState& state, const Plan& plan) {
+  const Plan& forward = state.plan();
+  const auto node = torch::autograd::get_current_node();
+  variable_list found;
+  const auto unpack = [&](const std::vector<size_t>& all, const std::vector<size_t>& read) {
+    for (const size_t index : all) {
+      const bool is_read = std::ranges::find(read, index) != read.end();
+      const torch::autograd::SavedVariable& saved = state.saved[found.size()];
+      found.push_back(is_read ? saved.unpack(node) : at::Tensor());
+    }
+  };
+  unpack(forward.saved_arguments, plan.saved_arguments);
+  unpack(forward.saved_outputs, plan.saved_outputs);
+  return found;
+}
+
+/// Binds the output gradients that arrived and the saved tensors.
+void begin_backward(RunState& state, const variable_list& grads, variable_list saved) {
   state.piece.runner().begin_backward(state, saved);
   if (state.host_copies) state.host_copies->finish();
   state.frame.switch_to(*state.backward);
+  put_back(state);
+  if (!state.left.empty()) keep_for(state, state.left);
   const Plan& plan = *state.backward->plan;
   state.held.clear();
   state.arrived.clear();
+  size_t next = 0;
   auto bind_saved = [&](BufferId buffer, TensorId tensor) {
-    const PlannedTensor& planned = state.plan().tensors[tensor];
-    state.held.push_back(as_saved(saved[state.held.size()], planned));
+    const at::Tensor& found = saved[next++];
+    if (!found.defined()) return;
+    state.held.push_back(as_saved(found, state.plan().tensors[tensor]));
     state.frame.bind(buffer, state.held.back().mutable_data_ptr());
   };
   for (size_t argument : state.plan().saved_arguments)
@@ -146,13 +171,9 @@ void check_retained(const RunState& state, const variable_list& grads) {
 /// Refuses backward passes that the frame does not support. Its buffers belong to the pass that
 /// began last: later ranges of another one (interleaved by a second thread or a hook) cannot run.
 void check_backward(const RunState& state, size_t range, int pass) {
-  TORCH_CHECK(
-      !(state.consumed && (range == 0 || state.derived_pass != pass)) &&
-          !(state.begun && range == 0),
-      "Trying to backward through the graph a second time (or directly access saved tensors "
-      "after they have already been freed). Specify retain_graph=True if you need to "
-      "backward through the graph a second time. All outputs of one call of an ORTModule share "
-      "one backward pass: add up the losses, or retain the graph for all but the last.");
+  TORCH_CHECK(!(state.consumed && (range == 0 || state.derived_pass != pass)) &&
+                  !(state.begun && range == 0),
+              kSecondBackward);
   TORCH_CHECK(
       range == 0 || state.pass == pass,
       "[backward] ortmodule_py runs one backward pass at a time over one forward, but "
@@ -181,12 +202,8 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
     ctx->saved_data["inputs"] = static_cast<int64_t>(inputs.size());
     if (range > 0) return {empty_token(*state)};
     run_forward(*state);
-    variable_list saved, fixed, dirty;
-    for (size_t argument : state->plan().saved_arguments) saved.push_back(state->tensors[argument]);
-    for (size_t output : state->plan().saved_outputs) saved.push_back(state->outputs[output]);
-    ctx->save_for_backward(std::move(saved));
+    variable_list fixed;
     for (const at::Tensor& tensor : state->tensors) state->unsaved.emplace_back(tensor);
-    state->tensors.clear();
     variable_list outputs = std::move(state->outputs);
     state->outputs.clear();
     const std::vector<bool>& differentiable = state->piece.session().differentiable_outputs();
@@ -203,19 +220,19 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
     const std::lock_guard lock(state->running);
     const int pass = torch::autograd::get_current_graph_task_id();
     check_backward(*state, range, pass);
-    // This runs hooks on saved tensors: a checkpoint around the module repeats its forward.
-    variable_list saved;
-    if (range == 0) saved = ctx->get_saved_variables();
     const bool asked_to_keep = torch::autograd::get_current_graph_task_keep_graph();
     if (range == 0 ? needs_derived(*state, grads) : state->derived_pass == pass)
-      return derived(state, *ctx, grads, saved, asked_to_keep);
-    const EngineGuards guards(state->piece.runtime());
+      return derived(state, *ctx, grads, asked_to_keep);
     // Tensors of another pass may view what is saved.
     const bool keep = asked_to_keep || state->is_viewed();
+    variable_list saved;
+    if (range == 0) saved = choose_pass(*state, grads, keep, asked_to_keep);
+    const EngineGuards guards(state->piece.runtime());
     if (range == 0) {
       check_retained(*state, grads);
       state->pass = pass;
-      begin_backward(*state, grads, std::move(saved), keep);
+      begin_backward(*state, grads, std::move(saved));
+      if (!asked_to_keep && state->left.empty()) state->saved.clear();
       state->begun = !asked_to_keep;
     }
     const std::vector<int64_t> arguments = ctx->saved_data["arguments"].toIntVector();
@@ -226,10 +243,26 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
   }
 
  private:
+  // Chooses the backward plan for the output gradients that arrived. Returns what it reads.
+  static variable_list choose_pass(RunState& state, const variable_list& grads, bool keep,
+                                   bool asked_to_keep) {
+    const std::vector<bool> arrived = arrived_outputs(state, grads);
+    check_separate(state, arrived);
+    state.left.clear();
+    {
+      const EngineGuards guards(state.piece.runtime());
+      if (!asked_to_keep) state.left = outputs_behind(state, arrived);
+      state.backward = &state.piece.session().backward_program(*state.entry, arrived, keep);
+    }
+    return unpacked(state, *state.backward->plan);
+  }
+
   // The gradients of this node's range where all ranges run as a piece of their own.
   static variable_list derived(const StatePtr& state, AutogradContext& ctx,
-                               const variable_list& grads, const variable_list& saved, bool keep) {
+                               const variable_list& grads, bool keep) {
     if (ctx.saved_data["range"].toInt() == 0) {
+      check_separate(*state, std::vector<bool>(state->ended.size(), true));
+      const variable_list saved = unpacked(*state, state->plan());
       check_retained(*state, grads);
       state->derived = derived_gradients(state, grads, saved);
       state->pass = state->derived_pass = torch::autograd::get_current_graph_task_id();
@@ -267,19 +300,29 @@ class RangeNode : public torch::autograd::Function<RangeNode> {
         std::max(state.planned_peak_bytes,
                  keep ? replay(plan, ReplayMode::RetainGraph).peak_bytes : plan.peak_bytes);
     if (!keep) state.piece.runner().finished(state);
-    state.piece.finished(*state.entry, state.planned_peak_bytes, state.frame.peak_bytes(), true);
+    state.piece.finished(*state.entry, state.planned_peak_bytes + state.kept_bytes,
+                         state.frame.peak_bytes() + state.kept_bytes, true);
     state.held.clear();
     state.arrived.clear();
+    state.consumed = !asked_to_keep && state.left.empty();
+    state.begun = state.consumed;
     if (keep) {
       state.frame.hand_over();
-      state.consumed = !asked_to_keep;
       return;
     }
-    state.consumed = true;
     state.frame.clear();
     state.runner.reset();
   }
 };
+
+/// Not by the context of the node, which would check the versions of all when one is read.
+void save_for_backward(RunState& state, const variable_list& outputs) {
+  for (const size_t argument : state.plan().saved_arguments)
+    state.saved.emplace_back(state.tensors[argument], false);
+  for (const size_t output : state.plan().saved_outputs)
+    state.saved.emplace_back(outputs[output], outputs[output].grad_fn() != nullptr);
+  state.tensors.clear();
+}
 
 /// Records the chain of autograd nodes, last range first. Returns the outputs.
 variable_list record(const StatePtr& state) {
@@ -295,7 +338,10 @@ variable_list record(const StatePtr& state) {
     if (token.defined()) inputs.push_back(token);
     variable_list outputs = RangeNode::apply(state, static_cast<int64_t>(range),
                                              std::move(arguments), at::TensorList(inputs));
-    if (range == 0) return outputs;
+    if (range == 0) {
+      save_for_backward(*state, outputs);
+      return outputs;
+    }
     token = outputs.at(0);
   }
   return {};

@@ -1,6 +1,7 @@
 // The state of a run, from its forward to its backward pass.
 #pragma once
 
+#include <torch/csrc/autograd/saved_variable.h>
 #include <torch/custom_class.h>
 
 #include <map>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "bindings/engine.h"
+#include "bindings/separate_passes.h"
 #include "bindings/step_runner.h"
 #include "runtime/program.h"
 
@@ -84,9 +86,15 @@ struct RunState : torch::CustomClassHolder {
   std::unique_ptr<RunnerState> runner;  // what the runner keeps for this run
   bool records_gradients = false;
   int64_t planned_peak_bytes = 0;  // highest of the backward passes so far
-  bool begun = false;              // a pass without retain_graph has begun
-  bool consumed = false;           // that pass has finished
-  std::mutex running;              // two threads may call backward of one forward
+  /// The arguments, then the outputs that backward reads, in the order of the plan's lists.
+  std::vector<torch::autograd::SavedVariable> saved;
+  bool begun = false;                // a pass without retain_graph has begun
+  bool consumed = false;             // that pass has finished, and no output is left
+  std::vector<bool> left;            // the outputs that can have a pass behind this one
+  std::vector<bool> ended;           // the outputs that had theirs without retain_graph
+  std::vector<KeptActivation> kept;  // what the others read
+  int64_t kept_bytes = 0;
+  std::mutex running;  // two threads may call backward of one forward
   /// Gradients of gradients: the saved values that became outputs of the first node, behind those
   /// of forward, and the gradients by graph input that the nodes of later ranges return.
   std::vector<std::string> hidden;

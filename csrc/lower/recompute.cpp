@@ -122,8 +122,11 @@ class Recomputer {
     const Value* source = storage_root(value);
     if (!source->producer() || source->producer()->region == Region::Backward) return true;
     if (is_offloaded(*source)) return false;
-    const bool exists = saved_.contains(source) && (saved_[source] || returned_[source]);
-    return exists || is_always_kept(*source);
+    if (returned_.contains(source) && returned_[source]) return true;
+    // A view that the plan copies may be there without what it views.
+    for (const Value* alias = value; alias; alias = alias_of(alias))
+      if (saved_.contains(alias) && saved_[alias]) return true;
+    return is_always_kept(*source);
   }
 
   bool is_offloaded(const Value& value) const { return offloaded_.contains(value.id()); }

@@ -11,7 +11,7 @@
 namespace ortmodule {
 
 /// Values by their id in the joint graph. Each is a storage root (see storage_root()) and stands
-/// for all its aliases.
+/// for all its aliases; in `keep` it may be an alias, which stands for those that are made of it.
 struct MemoryDecisions {
   std::vector<int> recompute;
   /// Values to save although backward does not read them: recomputation starts from them.

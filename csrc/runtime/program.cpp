@@ -181,6 +181,7 @@ void Frame::switch_to(const Program& program) {
 
 void Frame::clear() {
   for (Buffer& buffer : owned_) buffer = Buffer();
+  live_bytes_ = taken_gradient_bytes_ = 0;
 }
 
 FrameContent Frame::content() const {
@@ -203,6 +204,8 @@ void Frame::replace(BufferId buffer, Buffer memory) {
   owned_[buffer] = std::move(memory);
   base_[buffer] = owned_[buffer].data();
 }
+
+void Frame::restore(BufferId buffer, Buffer memory) { adopt(buffer, std::move(memory)); }
 
 void execute(const Program& program, Frame& frame, KernelContext& context, int begin, int end,
              bool keep_saved) {

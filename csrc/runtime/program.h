@@ -106,6 +106,8 @@ class Frame {
   FrameContent content() const;
   /// Replaces what is held by the buffers of `content`, which the frame does not own.
   void borrow(const FrameContent& content);
+  /// Gives a buffer of saved activations memory again, after clear().
+  void restore(BufferId buffer, Buffer memory);
   /// The address of a buffer that is held or bound.
   void* address(BufferId buffer) const { return base_[buffer]; }
   /// Replaces the memory of a buffer by memory that the frame owns.

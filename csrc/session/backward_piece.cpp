@@ -168,7 +168,7 @@ Clones recompute_unsaved(Graph& joint, const SavedValues& saved, const ChangedAr
   PerValue<bool> kept(joint, false);
   for (const Value* value : joint.values())
     if (is_forward(value) && (saved.find(value->name) || changed.contains(value->name)))
-      kept[storage_root(value)] = true;
+      kept[value] = true;
   const PerValue<bool> stashed = stashed_values(joint);
   MemoryDecisions decisions;
   for (const Value* value : joint.values()) {

@@ -44,7 +44,13 @@ from ortmodule_py.dynamo.patches.table import capturing_compiler
 from ortmodule_py.dynamo.progress import add_captured
 from ortmodule_py.dynamo.reasons import line_of_code, why_skipped, why_untraced
 from ortmodule_py.dynamo.settings import CONFIG_IS_THREAD_LOCAL, silence_limit_warnings
-from ortmodule_py.dynamo.skipped_frames import LAYERS, Skipped, SkippedFrames, is_layer
+from ortmodule_py.dynamo.skipped_frames import (
+    LAYERS,
+    Skipped,
+    SkippedFrames,
+    is_layer,
+    uses_optimizer,
+)
 from ortmodule_py.dynamo.transforms import Transforms
 
 _dynamo_errors: Any = torch._dynamo.exc
@@ -277,6 +283,10 @@ class Frames:
         code = frame.f_code
         if code in self._compiler.log.python_parts:
             return _skip_once(recursive=code in self._open_loops and _calls_nothing_large(frame))
+        if code in self._compiler.log.transforms.in_python:
+            return _skip_once(recursive=True)
+        if uses_optimizer(frame):
+            return _skip_once()
         skipped = self._skipped.find(frame)
         if skipped is None:
             return None

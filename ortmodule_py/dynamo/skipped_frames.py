@@ -14,6 +14,7 @@ from ortmodule_py.base.errors import CannotLower
 
 LAYERS = os.path.join(os.path.dirname(torch.__file__), "nn", "modules", "")
 """The folder of torch's layers."""
+_OPTIMIZERS = os.path.join(os.path.dirname(torch.__file__), "optim", "")
 _KINDS = 8
 """With so many kinds of arguments a function without anything to capture is tried."""
 _PLAIN = (bool, int, float, str, type(None))
@@ -97,6 +98,16 @@ def is_layer(frame: Any) -> bool:
     if code.co_name != "forward" or not code.co_filename.startswith(LAYERS):
         return False
     return isinstance(frame.f_locals.get("self"), nn.Module)
+
+
+def uses_optimizer(frame: Any) -> bool:
+    """Whether this is a function of an optimizer, or has one as a variable.
+
+    Dynamo guards which optimizer it is, and one that forward makes is another in each call.
+    """
+    if frame.f_code.co_filename.startswith(_OPTIMIZERS):
+        return True
+    return any(isinstance(value, torch.optim.Optimizer) for value in frame.f_locals.values())
 
 
 def _what_runs(frame: Any) -> Any:

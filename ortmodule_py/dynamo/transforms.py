@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ class Transforms:
     def __init__(self) -> None:
         self._reasons: dict[types.CodeType, CannotLower] = {}
         self._last: CannotLower | None = None
+        self.in_python: set[types.CodeType] = set()
+        """Functions that always run in Python, also where Dynamo would look at what they call."""
 
     def refuse(self, tx: Any, reason: CannotLower) -> None:
         """Run the outermost transform that Dynamo has inlined into `tx` in Python from now on."""
@@ -30,6 +33,10 @@ class Transforms:
         while inlined and inlined[-1].co_filename not in _FILES:
             inlined.pop()
         self._reasons.update(dict.fromkeys(inlined, reason))
+
+    def run_in_python(self, codes: Iterable[types.CodeType]) -> None:
+        """Run these functions in Python from now on, with all frames below them."""
+        self.in_python.update(codes)
 
     def refused(self, code: types.CodeType) -> CannotLower | None:
         """Why this frame runs in Python, with all frames below it; None if Dynamo may trace it."""

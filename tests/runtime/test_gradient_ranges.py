@@ -163,16 +163,62 @@ def test_a_hook_gets_a_tensor_where_no_gradient_comes() -> None:
     assert model.module.first.weight.grad is not None
 
 
-def test_outputs_share_one_backward_pass() -> None:
-    model = ORTModule(_Pair())
-    first, second = model(torch.ones(2, 4))
+class _Heads(nn.Module):
+    """A trunk with a head, and a part of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk, self.head, self.other = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        hidden = self.trunk(x).tanh()
+        return self.head(hidden).exp(), hidden.sin(), self.other(x).tanh().exp()
+
+
+def test_outputs_of_one_trunk_share_one_backward_pass() -> None:
+    model = ORTModule(_Heads())
+    first, second, other = model(torch.ones(2, 4))
     first.sum().backward(retain_graph=True)
     second.sum().backward()
+    for again in (first, second):
+        with pytest.raises(RuntimeError, match=r"share saved activations share one backward pass"):
+            again.sum().backward()
+    other.sum().backward()
     assert all(p.grad is not None for p in model.module.parameters())
-    first, second = model(torch.ones(2, 4))
-    first.sum().backward()
-    with pytest.raises(RuntimeError, match=r"All outputs of one call .* share one backward pass"):
-        second.sum().backward()
+
+
+@pytest.mark.parametrize("level", ["0", "1"])
+def test_outputs_that_share_nothing_have_passes_of_their_own(
+    level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_LEVEL", level)
+    eager = _Heads()
+    model = ORTModule(copy.deepcopy(eager))
+    x = torch.randn(3, 4)
+    for first, last in ((0, 2), (2, 0)):
+        for module in (eager, model):
+            module.zero_grad()
+            outputs = module(x)
+            outputs[first].square().sum().backward()
+            # A step on the weights of one part is none of the other's business.
+            if first == 2:
+                with torch.no_grad():
+                    module.other.weight.mul_(0.5)
+            outputs[last].square().sum().backward()
+        for wanted, parameter in zip(eager.parameters(), model.module.parameters(), strict=True):
+            torch.testing.assert_close(parameter.grad, wanted.grad)
+        report = last_run_report(model)
+        assert 0 < report["measured_peak_bytes"] <= report["planned_peak_bytes"]
+
+
+def test_a_changed_weight_is_an_error_where_a_pass_reads_it() -> None:
+    model = ORTModule(_Heads())
+    first, _, other = model(torch.randn(3, 4))
+    other.sum().backward()
+    with torch.no_grad():
+        model.module.head.weight.mul_(0.5)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        first.sum().backward()
 
 
 def test_a_pass_in_the_midst_of_another_is_refused() -> None:

@@ -244,6 +244,18 @@ class Rows(nn.Module):
         return x[:, None]
 
 
+class CopiedRows(nn.Module):
+    """A value in transposed memory: backward keeps a copy of its rows, not the value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.rnn = nn.Linear(6, 4), nn.RNN(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x.transpose(1, 2) * 0.5
+        return F.gelu(self.layer(y)).square().sum(-1) + self.rnn(y)[0].sum(-1)
+
+
 class Packed(nn.Module):
     """Recurrent layers on sequences of several lengths."""
 
@@ -306,6 +318,7 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Step]] = {
     "lengths": (Lengths, (5, 6), slope_loss),
     "detached": (Detached, (5, 6), slope_loss),
     "recurrent": (Recurrent, (5, 2, 6), slope_loss),
+    "copied_rows": (CopiedRows, (5, 6, 3), slope_loss),
     "packed": (Packed, (5, 3, 6), packed_slopes),
     "third_recurrent": (lambda: nn.Sequential(Rows(), Recurrent()), (5, 6), third_order),
     "third_bessel": (Bessel, (5, 6), third_order),
