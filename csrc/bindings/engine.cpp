@@ -87,8 +87,9 @@ variable_list unpacked(const RunState& state, const Plan& plan) {
   const auto node = torch::autograd::get_current_node();
   variable_list found;
   const auto unpack = [&](const std::vector<size_t>& all, const std::vector<size_t>& read) {
+    const bool reads_all = read == all;  // as most passes do
     for (const size_t index : all) {
-      const bool is_read = std::ranges::find(read, index) != read.end();
+      const bool is_read = reads_all || std::ranges::find(read, index) != read.end();
       const torch::autograd::SavedVariable& saved = state.saved[found.size()];
       found.push_back(is_read ? saved.unpack(node) : at::Tensor());
     }
