@@ -22,7 +22,7 @@ _WITHOUT_VALUES = "`{name}` cannot run without the values of tensors"
 
 _RAISES = "`{name}` raises an error while it is captured: {error}"
 
-# Dynamo's kind of a reason, by its beginning -> ours. `{name}` is the call that Dynamo names.
+# Dynamo's kind of a reason, by its longest known beginning -> ours. `{name}` is the call that Dynamo names.
 _KINDS = {
     "generic_jump": "a condition depends on the values of a tensor",
     "Data-dependent branching": "a condition depends on the values of a tensor",
@@ -32,6 +32,8 @@ _KINDS = {
     "Consider annotating your code using torch._check": _BY_VALUES,
     "Unsupported Tensor.item() call": _READS,
     "Unsupported Tensor.tolist() call": _READS,
+    "Tensor.tolist() with non-integer tensor": _READS,
+    "Missing tp_iternext": "an iterator that was made in Python, outside of what is captured, is read",
     "Data dependent operator": "`{name}` returns a number that depends on the values of a tensor",
     "Dynamic shape operator": "the shape of the result of `{name}` depends on the values of a tensor",
     "Attempted to call function marked as skipped": "Dynamo does not trace `{name}`",
@@ -72,7 +74,10 @@ _NO_FAKE = "no fake impl registered"
 def reason_in_words(message: str) -> str:
     """The reason in a message of Dynamo, in one line: ours, if we have one, or the first line."""
     kind = first_line(message)
-    text = next((ours for known, ours in _KINDS.items() if kind.startswith(known)), kind)
+    known = max(
+        (beginning for beginning in _KINDS if kind.startswith(beginning)), key=len, default=""
+    )
+    text = _KINDS.get(known, kind)
     if "{name}" not in text:
         return text
     name = _named(message)

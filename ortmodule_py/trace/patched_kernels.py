@@ -10,12 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor, is_grad_enabled
 from torch._C import DispatchKey
+from torch._C._functorch import peek_interpreter_stack
 from torch._decomp import decomposition_table
 from torch._decomp.decompositions import upsample_compute_output_size
 from torch._export.utils import (
     _collect_all_valid_cia_ops,
     _get_decomp_for_cia,
     _special_op_to_preserve_cia,
+)
+from torch._functorch.pyfunctorch import (
+    FuncTorchInterpreter,
+    VmapInterpreter,
+    retrieve_all_functorch_interpreters,
 )
 from torch.export.exported_program import (
     _AUTOGRAD_ALIAS_BACKEND_KEYS_TO_OVERRIDE,
@@ -90,7 +96,7 @@ def _decomposed_under_autocast(
             if not any(map(_has_gradient, pytree.tree_leaves((args, kwargs)))):
                 return whole(*args, **kwargs)
             if op in SPELLED_OUT and not kwargs:
-                if torch._C._functorch.peek_interpreter_stack() is not None:
+                if peek_interpreter_stack() is not None:
                     return SPELLED_OUT[op](*args)
                 return Whole.apply(whole, SPELLED_OUT[op], *args)
             return parts(*args, **kwargs)
@@ -226,25 +232,75 @@ _SYMBOLIC_COMPOSITES: dict[Any, Callable[..., Any]] = {
 }
 
 
+def _is_shared(transform: FuncTorchInterpreter) -> bool:
+    return isinstance(transform, VmapInterpreter) and transform.randomness() == "same"
+
+
+def _drawn(x: Tensor, p: float, of_channels: bool) -> Tensor:
+    """What dropout draws. Where all members of a `vmap` share it, it has no dimension of the batch."""
+    sizes = (*x.shape[:2], *(1 for _ in x.shape[2:])) if of_channels else x.shape
+    if any(_is_shared(transform) for transform in retrieve_all_functorch_interpreters()):
+        return torch.empty(sizes, dtype=x.dtype, device=x.device).bernoulli_(1 - p)
+    return x.new_empty(sizes).bernoulli_(1 - p)
+
+
+def _dropout_of_parts(of_channels: bool) -> Callable[..., Tensor]:
+    def dropout(x: Tensor, p: float, train: bool) -> Tensor:
+        if p == 0 or not train:
+            return x
+        return x * (_drawn(x, p, of_channels) / (1 - p) if p < 1 else torch.zeros_like(x))
+
+    return dropout
+
+
+_SELU_LIMIT = 1.7580993408473766
+
+
+def _alpha_dropout_of_parts(of_channels: bool) -> Callable[..., Tensor]:
+    def dropout(x: Tensor, p: float, train: bool) -> Tensor:
+        if p == 0 or not train:
+            return x
+        if p == 1:
+            return x * torch.zeros_like(x)
+        scale = ((_SELU_LIMIT**2 * p + 1) * (1 - p)) ** -0.5
+        kept = _drawn(x, p, of_channels)
+        shift = (kept - 1) * (_SELU_LIMIT * scale) + _SELU_LIMIT * scale * p
+        return x * (kept * scale) + shift
+
+    return dropout
+
+
+# Composites that read sizes as C++ ints under transforms of torch.func.
+_TRANSFORMED: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.dropout.default: _dropout_of_parts(False),
+    torch.ops.aten.feature_dropout.default: _dropout_of_parts(True),
+    torch.ops.aten.alpha_dropout.default: _alpha_dropout_of_parts(False),
+    torch.ops.aten.feature_alpha_dropout.default: _alpha_dropout_of_parts(True),
+}
+_ADDED = (
+    (DispatchKey.Meta, _SYMBOLIC),
+    (DispatchKey.CompositeImplicitAutograd, _SYMBOLIC_COMPOSITES),
+    (DispatchKey.FuncTorchDynamicLayerFrontMode, _TRANSFORMED),
+)
+
+
 @contextlib.contextmanager
 def with_kernels(changes: dict[Any, _Change]) -> Iterator[None]:
     """Replace the Python kernels of these operators by the results of the functions; None removes one.
 
     Also adds the symbolic kernels that torch does not have.
     """
-    before = {op: dict(op.py_kernels) for op in (*changes, *_SYMBOLIC, *_SYMBOLIC_COMPOSITES)}
-    for key, kernels in (
-        (DispatchKey.Meta, _SYMBOLIC),
-        (DispatchKey.CompositeImplicitAutograd, _SYMBOLIC_COMPOSITES),
-    ):
-        for op, kernel in kernels.items():
-            op.py_kernels.setdefault(key, kernel)
-            op._dispatch_cache.clear()
+    added = [op for _, kernels in _ADDED for op in kernels]
+    before = {op: dict(op.py_kernels) for op in (*changes, *added)}
     for op, change in changes.items():
         changed = {key: change(key, kernel) for key, kernel in before[op].items()}
         op.py_kernels.clear()
         op.py_kernels.update({key: kernel for key, kernel in changed.items() if kernel})
         op._dispatch_cache.clear()
+    for key, kernels in _ADDED:
+        for op, kernel in kernels.items():
+            op.py_kernels.setdefault(key, kernel)
+            op._dispatch_cache.clear()
     try:
         yield
     finally:

@@ -196,6 +196,16 @@ def test_a_comprehension_is_a_loop() -> None:
     assert report["graph_breaks"]
 
 
+def test_reading_a_list_of_floats_is_named_as_such() -> None:
+    def scaled(self: Any, x: Tensor) -> Tensor:
+        first, second = x.mean(1).tolist()
+        y: Tensor = self.fc(x) * first + second
+        return y
+
+    (reason,) = as_in_eager(Calls(scaled), lambda m: m(torch.randn(2, 4)))["graph_breaks"]
+    assert "a number is read from a tensor" in reason
+
+
 _logger = logging.getLogger("tests.of_a_model_that_logs")
 
 

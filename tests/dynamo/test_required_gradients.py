@@ -128,3 +128,14 @@ def test_the_assignment_to_a_value_that_is_no_leaf_is_eagers_error() -> None:
     for model in (Frozen(function), ORTModule(Frozen(function), QUIET)):
         with pytest.raises(RuntimeError, match="of leaf variables"):
             model(torch.arange(4))
+
+
+def test_an_argument_that_forward_turns_on_is_named_as_such() -> None:
+    def forces(self: Any, x: Tensor) -> Tensor:
+        x.requires_grad_()
+        (force,) = torch.autograd.grad(self.fc(x).square().sum(), x, create_graph=True)
+        return force
+
+    report = as_in_eager(Calls(forces), lambda model: model(torch.ones(2, 4)).sum())
+    (reason,) = report["graph_breaks"]
+    assert "changes a tensor from outside of forward" in reason

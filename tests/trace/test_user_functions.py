@@ -486,3 +486,46 @@ def test_a_function_that_takes_one_tensor_several_times() -> None:
         return x.grad
 
     assert_whole(as_in_eager(Calls(use), step))
+
+
+class OfItsClass(torch.autograd.Function):
+    """Scales by a number of its class, as entmax's functions take their formulas from theirs."""
+
+    factor = 2.0
+
+    @classmethod
+    def forward(cls, ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.square() * cls.factor
+
+    @classmethod
+    def backward(cls, ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return grad * x * cls.factor * 3
+
+
+class OfASubclass(OfItsClass):
+    factor = 5.0
+
+    @classmethod
+    def forward(cls, ctx: Any, x: Tensor) -> Tensor:
+        y: Tensor = super().forward(ctx, x)
+        return y + 1
+
+
+@pytest.mark.parametrize("function", [OfItsClass, OfASubclass])
+@pytest.mark.parametrize("trains", [True, False])
+def test_class_methods(function: Any, trains: bool) -> None:
+    def use(self: Any, x: Tensor) -> Any:
+        return function.apply(self.fc(x)).tanh()
+
+    def step(model: Any) -> list[Tensor]:
+        results = []
+        for rows in (3, 4, 5):
+            with torch.set_grad_enabled(trains):
+                results.append(model(torch.linspace(-1, 1, 4 * rows).view(rows, 4)))
+            if trains:
+                results[-1].square().sum().backward()
+        return results
+
+    assert_whole(as_in_eager(Calls(use), step), captures=2)
