@@ -84,9 +84,16 @@ struct NormForward {
   }
 };
 
+/// Blocks of norm_forward_cuda that a multiprocessor shall hold: two where vectors are moved, whose
+/// registers are enough. Said for both, as the compiler else spills to make room for two.
+template <class Forward, int kCount>
+inline constexpr int kForwardBlocks =
+    kCount > 1 && !std::is_same_v<typename Forward::Element, double> ? 2 : 1;
+
 template <class Forward, int kCount, bool kCentered>
-__global__ __launch_bounds__(kMostRowThreads) void norm_forward_cuda(ORTM_GRID_CONSTANT(Forward)
-                                                                         f) {
+__global__ __launch_bounds__(
+    kMostRowThreads,
+    (kForwardBlocks<Forward, kCount>)) void norm_forward_cuda(ORTM_GRID_CONSTANT(Forward) f) {
   using T = typename Forward::Element;
   using C = ComputeOf<T>;
   ORTM_DYNAMIC_SHARED(C, scratch);
@@ -208,19 +215,19 @@ struct AddSums {
   }
 };
 
-/// kAdds: whether b.dsum is there.
+/// kAdds: whether b.dsum is there. One block, as in kForwardBlocks: its loads are enough in flight.
 template <class Backward, int kCount, bool kCentered, bool kAdds>
-__global__ __launch_bounds__(kMostRowThreads) void norm_backward_cuda(ORTM_GRID_CONSTANT(Backward)
-                                                                          b) {
+__global__ __launch_bounds__(kMostRowThreads,
+                             1) void norm_backward_cuda(ORTM_GRID_CONSTANT(Backward) b) {
   using T = typename Backward::Element;
   using D = typename Backward::Given;
   using C = ComputeOf<T>;
   ORTM_DYNAMIC_SHARED(GradientSums<C>, scratch);
   const RowOfThread at(b.lanes, b.rows);
   const int64_t base = at.row * b.columns;
-  // Values of a step: g = dy scale, then h, then dsum. Of three doubles each, fewer are kept.
+  // Values of a step: g = dy scale, then h, then dsum. Of doubles fewer are kept.
   constexpr int kValues = (kAdds ? 3 : 2) * kCount;
-  constexpr int kHeld = kAdds && sizeof(C) > sizeof(float) ? kHeldElements / 2 : kHeldElements;
+  constexpr int kHeld = sizeof(C) > sizeof(float) ? kHeldElements / 2 : kHeldElements;
   HeldRow<C, kCount, kValues, kHeld / kCount> row(at.exists ? b.columns : 0, at.lane, b.lanes);
   using Values = C[kValues];
   const C mean = kCentered && at.exists ? b.mean[at.row] : C(0);
