@@ -191,7 +191,7 @@ __device__ __forceinline__ void add_vectors(Accumulator<Op>& sum, const T* from,
 }
 
 template <class Op, class T>
-__global__ __launch_bounds__(512) void reduce_rows_cuda(
+__global__ __launch_bounds__(512, 1) void reduce_rows_cuda(
     ORTM_GRID_CONSTANT(ReducePlan) plan, ReduceSource<T> x,
     ORTM_GRID_CONSTANT(ReduceTarget<typename Op::Partial>) target, int lanes, bool vectors) {
   using Partial = typename Op::Partial;
