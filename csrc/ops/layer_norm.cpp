@@ -1,8 +1,9 @@
 // y = (x - mean) * inv_std_dev * scale + bias over the dimensions from `axis`, with inv_std_dev =
 // 1 / sqrt(var + epsilon); SkipLayerNormalization normalizes x + skip and also returns that sum. Ba
 // et al. 2016, arXiv:1607.06450. Those with Cast in the name, made by fuse_norm_cast, round y to 16
-// bits, or take dy in them. The gradients with Skip in the name, made by fuse_skip_norm_grad, add
-// dsum to dx.
+// bits, or take dy in them; those with WithCast have y in both types, those with AddCast another
+// part of dy in float32. The gradients with Skip in
+// the name, made by fuse_skip_norm_grad, add dsum to dx.
 
 #include "onnx/onnx_normalization.h"
 #include "ops/infer_rules.h"
@@ -76,6 +77,24 @@ void infer_layer_norm_cast(InferContext& c) {
 void infer_skip_layer_norm_cast(InferContext& c) {
   infer_skip_layer_norm(c);
   set_rounded(c);
+}
+
+// y stays in float32, and another output has it in the type that set_rounded checks.
+void set_rounded_beside(InferContext& c, size_t output) {
+  const Dims dims = c.node().output(0)->dims;
+  set_rounded(c);
+  c.set(0, DType::Float32, dims);
+  c.set(output, c.attrs().dtype("to"), dims);
+}
+
+void infer_layer_norm_with_cast(InferContext& c) {
+  infer_layer_norm(c);
+  set_rounded_beside(c, 3);
+}
+
+void infer_skip_layer_norm_with_cast(InferContext& c) {
+  infer_skip_layer_norm(c);
+  set_rounded_beside(c, 4);
 }
 
 // --- gradients --------------------------------------------------------------------------------
@@ -237,6 +256,34 @@ REGISTER_OP(SkipLayerNormalizationCast, {.domain = "com.microsoft",
                    LayerNormalizationCast<axis=@axis, epsilon=@epsilon, to=@to> (sum, scale, bias)
              })"});
 
+REGISTER_OP(LayerNormalizationWithCast, {.domain = "com.microsoft",
+                                         .inputs = {"x", "scale?", "bias?"},
+                                         .outputs = {"y", "mean", "inv_std_dev", "rounded"},
+                                         .attrs = {{"axis", -1}, {"epsilon", 1e-5}},
+                                         .kind = OpKind::Norm,
+                                         .infer = infer_layer_norm_with_cast,
+                                         .body = R"(layer_norm_with_cast (x, scale, bias) =>
+                   (y, mean, inv_std_dev, rounded) {
+               y, mean, inv_std_dev = LayerNormalization<axis=@axis, epsilon=@epsilon>
+                   (x, scale, bias)
+               rounded = Cast<to=@to> (y)
+             })"});
+
+REGISTER_OP(SkipLayerNormalizationWithCast,
+            {.domain = "com.microsoft",
+             .inputs = {"x", "skip", "scale?", "bias?"},
+             .outputs = {"y", "mean", "inv_std_dev", "sum", "rounded"},
+             .attrs = {{"axis", -1}, {"epsilon", 1e-5}},
+             .kind = OpKind::Norm,
+             .infer = infer_skip_layer_norm_with_cast,
+             .body = R"(skip_layer_norm_with_cast (x, skip, scale, bias) =>
+                   (y, mean, inv_std_dev, sum, rounded) {
+               sum = Add (x, skip)
+               y, mean, inv_std_dev, rounded =
+                   LayerNormalizationWithCast<axis=@axis, epsilon=@epsilon, to=@to>
+                   (sum, scale, bias)
+             })"});
+
 REGISTER_OP(CastLayerNormalizationGrad,
             {.domain = "com.microsoft",
              .inputs = {"dy", "x", "scale?", "mean", "inv_std_dev"},
@@ -249,6 +296,21 @@ REGISTER_OP(CastLayerNormalizationGrad,
                wide = Cast<to=@to> (dy)
                dx, dscale, dbias = LayerNormalizationGrad<axis=@axis>
                    (wide, x, scale, mean, inv_std_dev)
+             })"});
+
+REGISTER_OP(AddCastLayerNormalizationGrad,
+            {.domain = "com.microsoft",
+             .inputs = {"dy", "x", "scale?", "mean", "inv_std_dev", "more"},
+             .outputs = {"dx", "dscale", "dbias"},
+             .attrs = {{"axis", -1}},
+             .kind = OpKind::Norm,
+             .infer = infer_skip_layer_norm_grad,
+             .body = R"(add_cast_layer_norm_grad (dy, x, scale, mean, inv_std_dev, more) =>
+                   (dx, dscale, dbias) {
+               wide = Cast<to=f32> (dy)
+               sum = Add (wide, more)
+               dx, dscale, dbias = LayerNormalizationGrad<axis=@axis>
+                   (sum, x, scale, mean, inv_std_dev)
              })"});
 
 // With 16 bits the sum is rounded once, the body's twice.
@@ -281,7 +343,8 @@ REGISTER_OP(CastSkipLayerNormalizationGrad,
                dx = Add (through, dsum)
              })"});
 
-REGISTER_ROW_AXES(rows_before_axis, "LayerNormalization", "LayerNormalizationCast");
+REGISTER_ROW_AXES(rows_before_axis, "LayerNormalization", "LayerNormalizationCast",
+                  "LayerNormalizationWithCast");
 
 }  // namespace
 }  // namespace ortmodule

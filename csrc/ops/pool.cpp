@@ -1,5 +1,8 @@
-// MaxPool: the largest element of each window, its index in the plane as in torch, and its index in
-// the window, the only saved activation. AveragePool: the mean of each window.
+// MaxPool: the largest element of each window of an image or volume, its index in there as in
+// torch, and its index in the window, the only saved activation. AveragePool: the mean of each
+// window.
+
+#include <algorithm>
 
 #include "ops/infer_rules.h"
 #include "ops/op_def.h"
@@ -44,8 +47,9 @@ Grads average_pool_grad(GradContext& c) {
   return {c.emit("AveragePoolGrad", {c.dy()}, with_input_shape(c))};
 }
 
-/// Where `places`, indices in windows, lie in the plane of the gradient's sizes `shape`.
+/// Where `places`, indices in windows, lie in the image or volume of the gradient's sizes `shape`.
 Handle plane_indices(GradContext& c, Handle places, const Dims& shape) {
+  const Dims& kernel = c.attrs().dims("kernel_shape");
   const auto along = [&](size_t i, Handle at) {  // by output position and place in the window
     const Attrs& attrs = c.attrs();
     const Handle windows = c.emit(
@@ -55,12 +59,32 @@ Handle plane_indices(GradContext& c, Handle places, const Dims& shape) {
       return c.size_literal(attrs.dims(name)[i], DType::Int64);
     };
     Handle starts = windows * size("strides") - size("pads");
-    if (i == 0) starts = c.reshape(starts, {places.dims()[2], DimExpr(1)});
+    if (i + 1 < kernel.size()) {
+      Dims column(kernel.size() - i, DimExpr(1));
+      column[0] = places.dims()[i + 2];
+      starts = c.reshape(starts, column);
+    }
     return starts + at * size("dilations");
   };
-  const Handle width = c.size_literal(c.attrs().dims("kernel_shape")[1], DType::Int64);
-  const Handle row = c.emit("Div", {places, width}), column = places - row * width;
-  return along(0, row) * c.size_literal(shape[3], DType::Int64) + along(1, column);
+  std::vector<Handle> at(kernel.size());  // along each axis
+  Handle rest = places;
+  for (size_t i = kernel.size() - 1; i > 0; --i) {
+    const Handle size = c.size_literal(kernel[i], DType::Int64);
+    const Handle outer = c.emit("Div", {rest, size});
+    at[i] = rest - outer * size;
+    rest = outer;
+  }
+  at[0] = rest;
+  Handle index = along(0, at[0]);
+  for (size_t i = 1; i < at.size(); ++i)
+    index = index * c.size_literal(shape[i + 2], DType::Int64) + along(i, at[i]);
+  return index;
+}
+
+/// The elements of an image or volume in one dimension.
+Handle flattened(GradContext& c, Handle x) {
+  const Dims& dims = x.dims();
+  return c.reshape(x, {dims[0], dims[1], product(Dims(dims.begin() + 2, dims.end()))});
 }
 
 // Linear in dy; the gradient is read where the largest element of each window was.
@@ -71,9 +95,9 @@ Grads max_pool_grad_grad(GradContext& c) {
   const Handle empty = c.emit("Equal", {places, c.literal(kNoPlace, DType::Int64)});
   const Handle indices =
       c.emit("Where", {empty, c.literal(0, DType::Int64), plane_indices(c, places, shape)});
-  const Handle planes = c.reshape(c.dy(), {shape[0], shape[1], shape[2] * shape[3]});
-  const Handle flat = c.reshape(indices, {pooled[0], pooled[1], pooled[2] * pooled[3]});
-  const Handle found = c.reshape(c.emit("GatherElements", {planes, flat}, {{"axis", 2}}), pooled);
+  const Handle found = c.reshape(
+      c.emit("GatherElements", {flattened(c, c.dy()), flattened(c, indices)}, {{"axis", 2}}),
+      pooled);
   return {c.emit("Where", {empty, c.literal(0.0, found.dtype()), found})};
 }
 
@@ -88,37 +112,41 @@ void infer_pool_grad(InferContext& c) { c.set(0, c.input(0).dtype, c.attrs().dim
 
 // --- conversions ------------------------------------------------------------------------------
 
-// x with a batch dimension
-Value* pooled_input(TorchCall& t) {
+// x with a batch dimension, of images or volumes
+Value* pooled_input(TorchCall& t, size_t spatial = 2) {
   require_real(t, true);
   Value* x = t.tensor("self");
-  if (x->rank() != 4) t.refuse("x must have a batch dimension");
+  if (x->rank() != spatial + 2) t.refuse("x must have a batch dimension");
   return x;
 }
 
-Attrs window_attrs(TorchCall& t, const Value& x) {
+Attrs window_attrs(TorchCall& t, const Value& x, size_t spatial = 2) {
   const bool ceil_mode = t.flag("ceil_mode");
-  if (ceil_mode && (!x.dims[2].is_constant() || !x.dims[3].is_constant()))
+  const auto is_open = [](const DimExpr& size) { return !size.is_constant(); };
+  if (ceil_mode && std::any_of(x.dims.begin() + 2, x.dims.end(), is_open))
     t.refuse("ceil_mode requires sizes known at capture");
-  const Dims kernel = window_list(t, "kernel_size", 2, {});
-  const Dims padding = window_list(t, "padding", 2, {0, 0});
+  const Dims kernel = window_list(t, "kernel_size", spatial, {});
+  const Dims padding = window_list(t, "padding", spatial, Dims(spatial, DimExpr(0)));
   return {{"kernel_shape", kernel},
-          {"strides", window_list(t, "stride", 2, kernel)},
+          {"strides", window_list(t, "stride", spatial, kernel)},
           {"pads", symmetric_pads(padding)},
           {"ceil_mode", ceil_mode ? 1 : 0}};
 }
 
-Values convert_max_pool(TorchCall& t) {
-  Value* x = pooled_input(t);
-  Attrs attrs = window_attrs(t, *x);
+Values convert_max_pool_of(TorchCall& t, size_t spatial) {
+  Value* x = pooled_input(t, spatial);
+  Attrs attrs = window_attrs(t, *x, spatial);
   const DimExpr places = product(attrs.dims("kernel_shape"));
   if (!places.is_constant() || places.value() > kMostPlaces)
     t.refuse("the window size must be known at capture, and its indices fit one byte");
-  attrs.set("dilations", window_list(t, "dilation", 2, {1, 1}));
+  attrs.set("dilations", window_list(t, "dilation", spatial, Dims(spatial, DimExpr(1))));
   Values y = t.emit_all("MaxPool", {x}, std::move(attrs));
   y.resize(t.outputs().size());
   return y;
 }
+
+Values convert_max_pool(TorchCall& t) { return convert_max_pool_of(t, 2); }
+Values convert_max_pool_of_volumes(TorchCall& t) { return convert_max_pool_of(t, 3); }
 
 Values convert_avg_pool(TorchCall& t) {
   Value* x = pooled_input(t);
@@ -146,15 +174,19 @@ Values convert_adaptive_avg_pool(TorchCall& t) {
                  {{"kernel_shape", kernel}, {"strides", kernel}, {"pads", Dims(4, DimExpr(0))}})};
 }
 
-/// Along dimension `dim`: the index in the window of the positions `at` of x.
-std::string place_along(const OnnxRuleContext& c, size_t dim, const std::string& at) {
+/// Along dimension `dim` of `rank`: the index in the window of the positions `at` of x.
+std::string place_along(const OnnxRuleContext& c, size_t dim, size_t rank, const std::string& at) {
   const size_t i = dim - 2;
   const auto attr = [&](std::string_view name) { return c.b.size_scalar(c.attrs().dims(name)[i]); };
   const std::string windows =
       c.op("Range", {c.number(0, DType::Int64), c.b.size_scalar(c.node.output(0)->dims[dim]),
                      c.number(1, DType::Int64)});
   std::string starts = c.op("Sub", {c.op("Mul", {windows, attr("strides")}), attr("pads")});
-  if (dim == 2) starts = c.op("Reshape", {starts, c.b.integers({-1, 1})});
+  if (dim + 1 < rank) {
+    std::vector<int64_t> column(rank - dim, 1);
+    column[0] = -1;
+    starts = c.op("Reshape", {starts, c.b.integers(column)});
+  }
   return c.op("Div", {c.op("Sub", {at, starts}), attr("dilations")});
 }
 
@@ -165,14 +197,25 @@ void export_max_pool(const OnnxRuleContext& c) {
   const std::string flat = c.b.fresh_name(c.out(0) + "/flat");
   c.b.add("MaxPool", {c.in(0)}, attrs, {c.out(0), flat});
   const Dims& dims = c.value(0).dims;
-  const std::string index = c.op("Mod", {flat, c.b.size_scalar(dims[2] * dims[3])});
+  const DimExpr plane = product(Dims(dims.begin() + 2, dims.end()));
+  const std::string index = c.op("Mod", {flat, c.b.size_scalar(plane)});
   if (c.wanted(1)) c.set(1, "Identity", {index});
   if (!c.wanted(2)) return;
-  const std::string columns = c.b.size_scalar(dims[3]);
-  const std::string row = place_along(c, 2, c.op("Div", {index, columns}));
-  const std::string column = place_along(c, 3, c.op("Mod", {index, columns}));
-  const std::string width = c.b.size_scalar(c.attrs().dims("kernel_shape")[1]);
-  c.set(2, "Cast", {c.op("Add", {c.op("Mul", {row, width}), column})}, {{"to", DType::UInt8}});
+  std::string place, rest = index;  // from the innermost dimension out
+  DimExpr step(1);
+  for (size_t d = dims.size() - 1; d >= 2; --d) {
+    std::string at = rest;
+    if (d > 2) {
+      const std::string size = c.b.size_scalar(dims[d]);
+      at = c.op("Mod", {rest, size});
+      rest = c.op("Div", {rest, size});
+    }
+    const std::string along = place_along(c, d, dims.size(), at);
+    place =
+        place.empty() ? along : c.op("Add", {c.op("Mul", {along, c.b.size_scalar(step)}), place});
+    step = step * c.attrs().dims("kernel_shape")[d - 2];
+  }
+  c.set(2, "Cast", {place}, {{"to", DType::UInt8}});
 }
 
 REGISTER_OP(MaxPool, {.inputs = {"x"},
@@ -183,8 +226,11 @@ REGISTER_OP(MaxPool, {.inputs = {"x"},
                       .keeps_channels_last = always,
                       .grad = max_pool_grad,
                       .onnx = {export_max_pool},
-                      .from_torch = {{"aten.max_pool2d.default", convert_max_pool},
-                                     {"aten.max_pool2d_with_indices.default", convert_max_pool}}});
+                      .from_torch = {
+                          {"aten.max_pool2d.default", convert_max_pool},
+                          {"aten.max_pool2d_with_indices.default", convert_max_pool},
+                          {"aten.max_pool3d.default", convert_max_pool_of_volumes},
+                          {"aten.max_pool3d_with_indices.default", convert_max_pool_of_volumes}}});
 
 REGISTER_OP(MaxPoolGrad, {.domain = "com.microsoft",
                           .inputs = {"dy", "places"},

@@ -128,6 +128,26 @@ REGISTER_OP(SimplifiedLayerNormalizationCast,
                y = Cast<to=@to> (n)
              })"});
 
+void infer_rms_norm_with_cast(InferContext& c) {
+  const Dims& dims = c.input(0).dims;
+  infer_rms_norm_cast(c);
+  c.set(0, DType::Float32, dims);
+  c.set(2, c.attrs().dtype("to"), dims);
+}
+
+REGISTER_OP(SimplifiedLayerNormalizationWithCast,
+            {.domain = "com.microsoft",
+             .inputs = {"x", "scale?"},
+             .outputs = {"y", "inv_std_dev", "rounded"},
+             .attrs = {{"axis", -1}, {"epsilon", 1e-5}},
+             .kind = OpKind::Norm,
+             .infer = infer_rms_norm_with_cast,
+             .body = R"(rms_norm_with_cast (x, scale) => (y, inv_std_dev, rounded) {
+               y, inv_std_dev = SimplifiedLayerNormalization<axis=@axis, epsilon=@epsilon>
+                   (x, scale)
+               rounded = Cast<to=@to> (y)
+             })"});
+
 REGISTER_OP(CastSimplifiedLayerNormalizationGrad,
             {.domain = "com.microsoft",
              .inputs = {"dy", "x", "scale?", "inv_std_dev"},
@@ -145,6 +165,20 @@ void infer_skip_rms_norm_grad(InferContext& c) {
   check_added_gradient(c, 4);
   infer_rms_norm_grad(c);
 }
+
+REGISTER_OP(AddCastSimplifiedLayerNormalizationGrad,
+            {.domain = "com.microsoft",
+             .inputs = {"dy", "x", "scale?", "inv_std_dev", "more"},
+             .outputs = {"dx", "dscale"},
+             .attrs = {{"axis", -1}},
+             .kind = OpKind::Norm,
+             .infer = infer_skip_rms_norm_grad,
+             .body = R"(add_cast_rms_norm_grad (dy, x, scale, inv_std_dev, more) => (dx, dscale) {
+               wide = Cast<to=f32> (dy)
+               sum = Add (wide, more)
+               dx, dscale = SimplifiedLayerNormalizationGrad<axis=@axis>
+                   (sum, x, scale, inv_std_dev)
+             })"});
 
 // With 16 bits the sum is rounded once, the body's twice.
 REGISTER_OP(SkipSimplifiedLayerNormalizationGrad,
@@ -175,7 +209,7 @@ REGISTER_OP(CastSkipSimplifiedLayerNormalizationGrad,
              })"});
 
 REGISTER_ROW_AXES(rows_before_axis, "SimplifiedLayerNormalization",
-                  "SimplifiedLayerNormalizationCast");
+                  "SimplifiedLayerNormalizationCast", "SimplifiedLayerNormalizationWithCast");
 
 }  // namespace
 }  // namespace ortmodule

@@ -10,6 +10,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/vector_access.cuh"
+#include "kernels/cuda/wide_divisor.h"
 
 namespace ortmodule::cuda {
 namespace {
@@ -156,6 +157,18 @@ TEST(FastDivisor, DividesLikeTheProcessor) {
     for (uint32_t n :
          {0u, 1u, 2u, d - 1, d, d + 1, 2 * d - 1, 123456789u, 0x7ffffffeu, 0x7fffffffu})
       EXPECT_EQ(divisor.quotient(n & 0x7fffffffu), (n & 0x7fffffffu) / d) << n << " / " << d;
+  }
+}
+
+TEST(WideDivisor, DividesLikeTheProcessor) {
+  constexpr uint64_t kMost = uint64_t{1} << 63;
+  for (uint64_t d :
+       {uint64_t{1}, uint64_t{2}, uint64_t{3}, uint64_t{7}, uint64_t{641}, (uint64_t{1} << 31) + 11,
+        uint64_t{1} << 40, uint64_t{1000000000000000003}, kMost - 1, kMost}) {
+    const WideDivisor divisor(d);
+    for (uint64_t n : {uint64_t{0}, uint64_t{1}, d - 1, d, d + 1, 2 * d - 1, 3 * d,
+                       uint64_t{123456789012345}, kMost - 2, kMost - 1})
+      EXPECT_EQ(divisor.quotient(n % kMost), n % kMost / d) << n << " / " << d;
   }
 }
 

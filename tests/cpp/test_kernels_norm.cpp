@@ -326,5 +326,57 @@ TEST(NormCast, AddsSkip) {
   }
 }
 
+// y in both types has the bits of the norm and of the norm with its cast.
+TEST(NormCast, WritesBothTypes) {
+  for (const Sizes& sizes : {Sizes{9, 132}, Sizes{3, 37}, Sizes{2, 8704}})
+    for (DType narrow : {DType::Float16, DType::BFloat16}) {
+      Case c(sizes[0], sizes[1], DType::Float32, true, true);
+      Tensor rounded(narrow, sizes), expected(narrow, sizes), wide(DType::Float32, sizes);
+      Tensor left = Tensor::random(DType::Float32, sizes, 5),
+             skip = Tensor::random(DType::Float32, sizes, 6), sum(DType::Float32, sizes);
+      const Attrs attrs{{"axis", -1}, {"epsilon", kEpsilon}, {"to", narrow}};
+      const auto check = [&](const std::string& what) {
+        EXPECT_TRUE(c.y.same_bits(wide) && rounded.same_bits(expected)) << what << name_of(narrow);
+      };
+      const std::vector<Tensor*> in{&c.x, &c.scale, &c.bias},
+          skips{&left, &skip, &c.scale, &c.bias};
+      run_on_cuda("LayerNormalization", attrs, in, {&wide, &c.mean, &c.inv});
+      run_on_cuda("LayerNormalizationCast", attrs, in, {&expected, &c.mean, &c.inv});
+      run_op("LayerNormalizationWithCast", attrs, in, {&c.y, &c.mean, &c.inv, &rounded},
+             [&] { check("LayerNormalization"); });
+      run_on_cuda("SimplifiedLayerNormalization", attrs, {&c.x, &c.scale}, {&wide, &c.inv});
+      run_on_cuda("SimplifiedLayerNormalizationCast", attrs, {&c.x, &c.scale}, {&expected, &c.inv});
+      run_op("SimplifiedLayerNormalizationWithCast", attrs, {&c.x, &c.scale},
+             {&c.y, &c.inv, &rounded}, [&] { check("SimplifiedLayerNormalization"); });
+      run_on_cuda("SkipLayerNormalization", attrs, skips, {&wide, &c.mean, &c.inv, &sum});
+      run_on_cuda("SkipLayerNormalizationCast", attrs, skips, {&expected, &c.mean, &c.inv, &sum});
+      run_op("SkipLayerNormalizationWithCast", attrs, skips,
+             {&c.y, &c.mean, &c.inv, &sum, &rounded}, [&] { check("SkipLayerNormalization"); });
+    }
+}
+
+// Parts of dy in both types give the bits of their sum in float32.
+TEST(NormGradient, AddsPartsOfTheGradient) {
+  for (auto [rows, n] : kShapes)
+    for (DType narrow : {DType::Float16, DType::BFloat16})
+      for (const bool centered : {true, false})
+        for (const bool sums : {true, false}) {
+          Case c(rows, n, DType::Float32, true, centered);
+          c.set_statistics();
+          const std::string norm =
+              centered ? "LayerNormalizationGrad" : "SimplifiedLayerNormalizationGrad";
+          const Tensor part = Tensor::random(narrow, {rows, n}, 2);
+          for (int64_t i = 0; i < part.count(); ++i) c.dy.set(i, part.get(i) + c.dsum.get(i));
+          run_on_cuda(norm, {{"axis", -1}}, gradient_operands(c, false), gradient_results(c, sums));
+          const Tensor dx = c.dx, dscale = c.dscale, dbias = c.dbias;
+          c.dy = part;
+          run_op("AddCast" + norm, {{"axis", -1}}, gradient_operands(c, true),
+                 gradient_results(c, sums), [&] {
+                   EXPECT_TRUE(c.dx.same_bits(dx)) << norm << rows << "x" << n;
+                   EXPECT_TRUE(c.dscale.same_bits(dscale) && c.dbias.same_bits(dbias)) << norm;
+                 });
+        }
+}
+
 }  // namespace
 }  // namespace ortmodule::testing

@@ -300,6 +300,106 @@ TEST(MaxPool, FoldsChannelsOfBytes) {
     }
 }
 
+// --- volumes -------------------------------------------------------------------------------------
+const std::vector<WindowsCase>& volume_cases() {
+  static const std::vector<WindowsCase> cases = {
+      {{2, 2, 5, 6, 4}, {2, 3, 2}, {1, 2, 2}, {0, 1, 1, 1, 0, 0}, {1, 1, 2}},
+      {{1, 9, 3, 5, 4}, {2, 2, 3}, {1, 2, 1}, {1, 0, 1, 0, 1, 1}, {1, 1, 1}},
+      {{2, 3, 7, 8, 9}, {3, 3, 3}, {2, 2, 2}, {1, 1, 1, 1, 1, 1}, {1, 1, 1}},
+      {{1, 4, 6, 6, 6}, {2, 2, 2}, {2, 2, 2}, {0, 0, 0, 0, 0, 0}, {1, 1, 1}},
+      {{1, 2, 7, 5, 8}, {2, 2, 2}, {2, 2, 3}, {0, 0, 0, 0, 0, 0}, {2, 1, 1}, true},
+      {{1, 1, 6, 7, 6}, {6, 7, 6}, {1, 1, 1}, {0, 0, 0, 0, 0, 0}, {1, 1, 1}},
+      {{0, 2, 4, 4, 4}, {2, 2, 2}, {2, 2, 2}, {0, 0, 0, 0, 0, 0}, {1, 1, 1}},
+      {{1, 3, 2, 2, 2}, {1, 2, 1}, {1, 1, 1}, {0, 1, 0, 0, 3, 0}, {1, 1, 1}},     // padding alone
+      {{1, 2, 33, 32, 35}, {2, 1, 2}, {2, 1, 2}, {0, 0, 0, 0, 0, 0}, {1, 1, 1}},  // 64 bits
+  };
+  return cases;
+}
+
+/// Values, indices in the volume and places in the window, and what the gradient `dy` becomes.
+struct PooledVolumes {
+  Expected largest;
+  std::vector<double> dx;
+};
+
+PooledVolumes pool_volumes(const WindowsCase& c, const Tensor& x, const Tensor& dy) {
+  PooledVolumes found;
+  const int64_t volume = element_count(Sizes(c.in.begin() + 2, c.in.end()));
+  const Sizes out = out_sizes(c);
+  const int64_t windows = element_count(Sizes(out.begin() + 2, out.end()));
+  found.dx.assign(static_cast<size_t>(x.count()), 0.0);
+  for (int64_t i = 0; i < dy.count(); ++i) {
+    double largest = -std::numeric_limits<double>::infinity();
+    int64_t index = 0, best = 255;
+    for_each_place(c, i % windows, [&](int64_t place, int64_t at, bool) {
+      if (at < 0) return;
+      const double value = x.get(i / windows * volume + at);
+      if (!(value > largest || std::isnan(value) || best == 255)) return;
+      largest = value, index = at, best = place;
+    });
+    found.largest.y.push_back(largest);
+    found.largest.indices.push_back(static_cast<double>(index));
+    found.largest.places.push_back(static_cast<double>(best));
+    if (best != 255) found.dx[static_cast<size_t>(i / windows * volume + index)] += dy.get(i);
+  }
+  return found;
+}
+
+/// Kernels that take it, with operands in this layout.
+void run_volumes(const std::string& op, const WindowsCase& c, bool row_major,
+                 const std::vector<Tensor*>& in, const std::vector<Tensor*>& out,
+                 const std::function<void()>& check) {
+  const StepFacts facts = facts_of({node_of(op, attrs_of(c), in, out)}, in, out);
+  for (const KernelDef* def : kernels_of(op)) {
+    if (!def->dtypes.contains(in[0]->dtype())) continue;
+    if (def->layout == LayoutRule::Contiguous && !row_major) continue;
+    if (def->unsupported && def->unsupported(facts)) continue;
+    SCOPED_TRACE(def->name);
+    run_kernel(*def, facts, in, out);
+    check();
+  }
+}
+
+TEST(MaxPool, PoolsVolumes) {
+  for (const WindowsCase& c : volume_cases())
+    for (DType dtype : {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16})
+      for (const bool row_major : {true, false}) {
+        SCOPED_TRACE(str(name_of(dtype), " ", ::testing::PrintToString(c.in), " by ",
+                         ::testing::PrintToString(c.kernel), row_major ? "" : " channels-last"));
+        const Sizes out = out_sizes(c);
+        const auto strides = [&](const Sizes& sizes, bool contiguous) {
+          return contiguous ? contiguous_strides(sizes) : channels_last_strides(sizes);
+        };
+        // Few different values: most windows hold the largest one several times.
+        Tensor x(dtype, c.in, strides(c.in, row_major));
+        const Tensor drawn = Tensor::random(DType::Int64, c.in, 7, -4, 4);
+        for (int64_t i = 0; i < x.count(); ++i)
+          x.set(i, i % 13 == 12 ? std::nan("") : drawn.get(i));
+        Tensor dy = Tensor::random(dtype, out, 8, -2, 2, strides(out, row_major));
+        const PooledVolumes expected = pool_volumes(c, x, dy);
+        const bool counted = element_count(c.kernel) <= 255;
+        Tensor y(dtype, out, strides(out, row_major)), dx(dtype, c.in, strides(c.in, row_major));
+        Tensor indices(DType::Int64, out, strides(out, row_major));
+        Tensor places(DType::UInt8, out, strides(out, row_major));
+        run_volumes("MaxPool", c, row_major, {&x}, {&y, nullptr, nullptr},
+                    [&] { expect_close(y, expected.largest.y, 0, 0, "y alone"); });
+        if (!counted) continue;
+        run_volumes("MaxPool", c, row_major, {&x}, {&y, &indices, &places}, [&] {
+          expect_close(y, expected.largest.y, 0, 0, "y");
+          expect_close(indices, expected.largest.indices, 0, 0, "indices");
+          expect_close(places, expected.largest.places, 0, 0, "places");
+        });
+        run_volumes("MaxPoolGrad", c, row_major, {&dy, &places}, {&dx},
+                    [&] { expect_close(dx, expected.dx, 8, 8, "dx"); });
+        // The gradient in the other layout than the places.
+        Tensor other(dtype, out, strides(out, !row_major)),
+            moved(dtype, c.in, strides(c.in, !row_major));
+        for (int64_t i = 0; i < dy.count(); ++i) other.set(i, dy.get(i));
+        run_volumes("MaxPoolGrad", c, false, {&other, &places}, {&moved},
+                    [&] { expect_close(moved, expected.dx, 8, 8, "dx in another layout"); });
+      }
+}
+
 TEST(AveragePool, FollowsItsDefinition) {
   for (const WindowsCase& c : windows_cases())
     for (DType dtype : {DType::Float32, DType::Float64, DType::BFloat16, DType::Float16})

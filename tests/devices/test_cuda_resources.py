@@ -105,6 +105,13 @@ def test_spills_and_low_occupancy_are_faults(monkeypatch: pytest.MonkeyPatch) ->
     assert other.fault()
 
 
+def test_allowances_are_for_single_kernels() -> None:
+    spilling = _kernel(local_accesses=15)
+    assert replace(spilling, name="pointwise_group_cuda<unsigned int>").fault() == ""
+    assert replace(spilling, name="row_copy_cuda<long, long, 4>").fault() == ""
+    assert replace(spilling, name="norm_forward_cuda<float, 4>").fault()
+
+
 def test_names_and_table() -> None:
     name = "void ortmodule::cuda::(anonymous namespace)::f<ortmodule::BFloat16, 4>(float*, int (*)(int))"
     assert cuda_resources.short_name(name) == "f<BFloat16, 4>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .case import Case, case, normal
 
 _MAX = "aten.max_pool2d.default"
+_VOLUME = "aten.max_pool3d.default"
 _AVERAGE = "aten.avg_pool2d.default"
 _ADAPTIVE = "aten.adaptive_avg_pool2d.default"
 
@@ -21,6 +22,15 @@ def cases() -> list[Case]:
              aten="fit one byte"),
         case("aten.max_pool2d_with_indices.default",
              lambda n: (normal(n, 3, 10, 10), [3, 3], [2, 2], [1, 1])),
+        case(_VOLUME, lambda n: (normal(n, 3, 6, 5, 8), [2, 2, 2])),
+        case(_VOLUME, lambda n: (normal(n, 2, 5, 7, 6), [3, 2, 3], [2, 1, 2], [1, 0, 1], [1, 2, 1]),
+             label="-padded-dilated"),
+        case(_VOLUME, lambda n: (normal(2, 3, 5, 6, 5), [2], [2], [0], [1], True), label="-ceil",
+             aten="ceil"),
+        case(_VOLUME, lambda n: (normal(n, 2, 9, 9, 9), [7, 7, 7]), label="-large",
+             aten="fit one byte"),
+        case("aten.max_pool3d_with_indices.default",
+             lambda n: (normal(n, 3, 6, 6, 7), [3, 3, 3], [2, 2, 2], [1, 1, 1])),
         case(_AVERAGE, lambda n: (normal(n, 3, 10, 10), [2, 2])),
         case(_AVERAGE, lambda n: (normal(n, 3, 10, 10), [3, 3], [2, 2], [1, 1], False, False),
              label="-uncounted"),

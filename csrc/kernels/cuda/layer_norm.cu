@@ -1,6 +1,6 @@
 // LayerNormalization, SkipLayerNormalization and LayerNormalizationGrad as in cpu/layer_norm.cpp,
-// also with y rounded to 16 bits, dy in them, or a sum that goes around the norm added to the
-// gradient; method and bytes moved: norm.cuh.
+// also with y rounded to 16 bits or in both types, dy in them, or a sum that goes around the norm
+// added to the gradient; method and bytes moved: norm.cuh.
 #include "base/error.h"
 #include "kernels/cuda/norm.cuh"
 
@@ -30,7 +30,7 @@ NormForward<T, Y> skip_forward_of(const KernelArgs& args) {
 }
 
 template <class T, class D>
-void run_gradient(const KernelArgs& args) {
+NormBackward<T, D> backward_of(const KernelArgs& args) {
   using C = ComputeOf<T>;
   NormBackward<T, D> b;
   b.dy = args.in[0].as<D>();
@@ -38,10 +38,16 @@ void run_gradient(const KernelArgs& args) {
   b.scale = args.in[2].as<T>();
   b.mean = args.in[3].as<C>();
   b.inv_std_dev = args.in[4].as<C>();
-  b.dsum = data_or_null<T>(args.in, 5);
   b.dx = args.out[0].as<T>();
   b.dscale = data_or_null<T>(args.out, 1);
   b.dbias = data_or_null<T>(args.out, 2);
+  return b;
+}
+
+template <class T, class D>
+void run_gradient(const KernelArgs& args) {
+  NormBackward<T, D> b = backward_of<T, D>(args);
+  b.dsum = data_or_null<T>(args.in, 5);
   run_norm_backward<true>(args, b);
 }
 
@@ -67,12 +73,41 @@ void run_skip_layer_norm_cast(const KernelArgs& args) {
                    [&]<class Y> { run_norm_forward<true>(args, skip_forward_of<float, Y>(args)); });
 }
 
+/// y in both types: `rounded` is the output of 16 bits.
+template <class Y>
+NormForward<float, Y> with_both(NormForward<float, Y> f, const KernelArgs& args, size_t rounded) {
+  f.wide = args.out[0].as<float>();
+  f.y = args.out[rounded].as<Y>();
+  return f;
+}
+
+void run_layer_norm_with_cast(const KernelArgs& args) {
+  dispatch_rounded(args.out[3].dtype, [&]<class Y> {
+    run_norm_forward<true>(args, with_both(forward_of<float, Y>(args, 1), args, 3));
+  });
+}
+
+void run_skip_layer_norm_with_cast(const KernelArgs& args) {
+  ORTM_ASSERT(args.out[3].data, "the sum of a norm has no memory");
+  dispatch_rounded(args.out[4].dtype, [&]<class Y> {
+    run_norm_forward<true>(args, with_both(skip_forward_of<float, Y>(args), args, 4));
+  });
+}
+
 void run_layer_norm_grad(const KernelArgs& args) {
   dispatch_float(args.in[1].dtype, [&]<class T> { run_gradient<T, T>(args); });
 }
 
 void run_cast_layer_norm_grad(const KernelArgs& args) {
   dispatch_rounded(args.in[0].dtype, [&]<class D> { run_gradient<float, D>(args); });
+}
+
+void run_add_cast_layer_norm_grad(const KernelArgs& args) {
+  dispatch_rounded(args.in[0].dtype, [&]<class D> {
+    NormBackward<float, D> b = backward_of<float, D>(args);
+    b.more = args.in[5].as<float>();
+    run_norm_backward<true>(args, b);
+  });
 }
 
 REGISTER_KERNEL({.op = "LayerNormalization",
@@ -98,6 +133,18 @@ REGISTER_KERNEL({.op = "SkipLayerNormalizationCast",
                  .dtypes = kAllFloats,
                  .run = run_skip_layer_norm_cast,
                  .inplace = true});
+REGISTER_KERNEL({.op = "LayerNormalizationWithCast",
+                 .name = "layer_norm_with_cast_cuda",
+                 .device = Device::CUDA,
+                 .dtypes = kAllFloats,
+                 .run = run_layer_norm_with_cast,
+                 .inplace = true});
+REGISTER_KERNEL({.op = "SkipLayerNormalizationWithCast",
+                 .name = "skip_layer_norm_with_cast_cuda",
+                 .device = Device::CUDA,
+                 .dtypes = kAllFloats,
+                 .run = run_skip_layer_norm_with_cast,
+                 .inplace = true});
 REGISTER_KERNEL({.op = "LayerNormalizationGrad",
                  .name = "layer_norm_grad_cuda",
                  .device = Device::CUDA,
@@ -117,6 +164,13 @@ REGISTER_KERNEL({.op = "CastLayerNormalizationGrad",
                  .device = Device::CUDA,
                  .dtypes = kAllFloats,
                  .run = run_cast_layer_norm_grad,
+                 .workspace_bytes = norm_grad_workspace<true>,
+                 .inplace = true});
+REGISTER_KERNEL({.op = "AddCastLayerNormalizationGrad",
+                 .name = "add_cast_layer_norm_grad_cuda",
+                 .device = Device::CUDA,
+                 .dtypes = kAllFloats,
+                 .run = run_add_cast_layer_norm_grad,
                  .workspace_bytes = norm_grad_workspace<true>,
                  .inplace = true});
 REGISTER_KERNEL({.op = "CastSkipLayerNormalizationGrad",

@@ -6,8 +6,9 @@
 // the blocks in order, in double; nothing is atomic, so every run gives the same bits. Where a
 // thread can keep the sums of its columns (kSummedBytes), the block that computes rows of dx adds
 // them up; else a kernel of its own. Rows are added up in the computation type, in a tree of
-// threads: results agree with the CPU's to rounding. y and dy may have 16 bits where x has 32.
-// A gradient that goes around the norm (dsum) is added to dx in registers, and the sum is rounded
+// threads: results agree with the CPU's to rounding. y and dy may have 16 bits where x has 32; then
+// y may be written in both types, and a part of dy in 32 bits may be added as dy is read. A
+// gradient that goes around the norm (dsum) is added to dx in registers, and the sum is rounded
 // once: for float32 and float64 the bits of dx and an Add, since contraction is off; with 16 bits
 // one rounding less.
 // Bytes moved: x and y once (forward); dy, x, dx and dsum once and, of rows that are too long for
@@ -63,13 +64,14 @@ bool rows_are_vectors(int64_t columns, const Elements*... pointers) {
 
 /// Operands and outputs of the forward ops. Only x and y are always there; mean and bias belong to
 /// layer norm, skip and sum to SkipLayerNormalization. Y: the type of y; if it is another than T, a
-/// skip has a sum.
+/// skip has a sum, and `wide` may get y before it is rounded.
 template <class T, class Y = T>
 struct NormForward {
   using Element = T;
   using Result = Y;
   const T *x = nullptr, *skip = nullptr, *scale = nullptr, *bias = nullptr;
   Y* y = nullptr;
+  T* wide = nullptr;
   ComputeOf<T>*mean = nullptr, *inv_std_dev = nullptr;
   T* sum = nullptr;
   int64_t rows = 0, columns = 0;
@@ -84,9 +86,16 @@ struct NormForward {
   }
 };
 
+/// Blocks of norm_forward_cuda that a multiprocessor shall hold: two where vectors are moved, whose
+/// registers are enough. Said for both, as the compiler else spills to make room for two.
+template <class Forward, int kCount>
+inline constexpr int kForwardBlocks =
+    kCount > 1 && !std::is_same_v<typename Forward::Element, double> ? 2 : 1;
+
 template <class Forward, int kCount, bool kCentered>
-__global__ __launch_bounds__(kMostRowThreads) void norm_forward_cuda(ORTM_GRID_CONSTANT(Forward)
-                                                                         f) {
+__global__ __launch_bounds__(
+    kMostRowThreads,
+    (kForwardBlocks<Forward, kCount>)) void norm_forward_cuda(ORTM_GRID_CONSTANT(Forward) f) {
   using T = typename Forward::Element;
   using C = ComputeOf<T>;
   ORTM_DYNAMIC_SHARED(C, scratch);
@@ -146,6 +155,9 @@ __global__ __launch_bounds__(kMostRowThreads) void norm_forward_cuda(ORTM_GRID_C
 #pragma unroll
       for (int k = 0; k < kCount; ++k) v[k] += bias[k];
     }
+    if constexpr (!std::is_same_v<T, typename Forward::Result>) {
+      if (f.wide) store_computed<T, kCount>(f.wide + base + i, v);
+    }
     store_computed<typename Forward::Result, kCount>(f.y + base + i, v);
   });
   // Last, since rows of one element may share their storage with the statistics.
@@ -171,7 +183,7 @@ void run_norm_forward(const KernelArgs& args, Forward f) {
   f.epsilon = static_cast<ComputeOf<T>>(args.facts.node().attrs.number("epsilon", 1e-5));
   const RowGroups groups = row_groups(f.columns, kHeldElements, kMostRowThreads);
   f.lanes = groups.lanes;
-  if (rows_are_vectors<T>(f.columns, f.x, f.skip, f.scale, f.bias, f.y, f.sum)) {
+  if (rows_are_vectors<T>(f.columns, f.x, f.skip, f.scale, f.bias, f.y, f.sum, f.wide)) {
     launch_norm_forward<kVectorCount<T>, kCentered>(args, f, groups);
   } else {
     launch_norm_forward<1, kCentered>(args, f, groups);
@@ -179,13 +191,14 @@ void run_norm_forward(const KernelArgs& args, Forward f) {
 }
 
 // --- gradient ------------------------------------------------------------------------------------
-/// D: the type of dy.
+/// D: the type of dy; if it is another than T, `more` may be another part of dy, in T.
 template <class T, class D = T>
 struct NormBackward {
   using Element = T;
   using Given = D;
   using C = ComputeOf<T>;
   const D* dy = nullptr;
+  const T* more = nullptr;
   const T *x = nullptr, *scale = nullptr;
   const C *mean = nullptr, *inv_std_dev = nullptr;
   const T* dsum = nullptr;  // of dx; null: nothing is added
@@ -195,6 +208,21 @@ struct NormBackward {
   int64_t rows = 0, columns = 0;
   int lanes = 1;
 };
+
+/// kCount elements of dy, with the other part of it.
+template <int kCount, class Backward>
+__device__ __forceinline__ void load_given(typename Backward::C* to, const Backward& b,
+                                           int64_t at) {
+  using T = typename Backward::Element;
+  load_computed<typename Backward::Given, kCount>(to, b.dy + at);
+  if constexpr (!std::is_same_v<T, typename Backward::Given>) {
+    if (!b.more) return;
+    typename Backward::C more[kCount];
+    load_computed<T, kCount>(more, b.more + at);
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) to[k] += more[k];
+  }
+}
 
 template <class C>
 struct GradientSums {
@@ -208,25 +236,24 @@ struct AddSums {
   }
 };
 
-/// kAdds: whether b.dsum is there.
+/// kAdds: whether b.dsum is there. One block, as in kForwardBlocks: its loads are enough in flight.
 template <class Backward, int kCount, bool kCentered, bool kAdds>
-__global__ __launch_bounds__(kMostRowThreads) void norm_backward_cuda(ORTM_GRID_CONSTANT(Backward)
-                                                                          b) {
+__global__ __launch_bounds__(kMostRowThreads,
+                             1) void norm_backward_cuda(ORTM_GRID_CONSTANT(Backward) b) {
   using T = typename Backward::Element;
-  using D = typename Backward::Given;
   using C = ComputeOf<T>;
   ORTM_DYNAMIC_SHARED(GradientSums<C>, scratch);
   const RowOfThread at(b.lanes, b.rows);
   const int64_t base = at.row * b.columns;
-  // Values of a step: g = dy scale, then h, then dsum. Of three doubles each, fewer are kept.
+  // Values of a step: g = dy scale, then h, then dsum. Of doubles fewer are kept.
   constexpr int kValues = (kAdds ? 3 : 2) * kCount;
-  constexpr int kHeld = kAdds && sizeof(C) > sizeof(float) ? kHeldElements / 2 : kHeldElements;
+  constexpr int kHeld = sizeof(C) > sizeof(float) ? kHeldElements / 2 : kHeldElements;
   HeldRow<C, kCount, kValues, kHeld / kCount> row(at.exists ? b.columns : 0, at.lane, b.lanes);
   using Values = C[kValues];
   const C mean = kCentered && at.exists ? b.mean[at.row] : C(0);
   const C inv = at.exists ? b.inv_std_dev[at.row] : C(0);
   const auto load = [&](int64_t i, Values& v) {
-    load_computed<D, kCount>(v, b.dy + base + i);
+    load_given<kCount>(v, b, base + i);
     load_computed<T, kCount>(v + kCount, b.x + base + i);
     if constexpr (kAdds) load_computed<T, kCount>(v + 2 * kCount, b.dsum + base + i);
 #pragma unroll
@@ -283,7 +310,6 @@ template <class Backward, int kCount, bool kCentered>
 __global__ __launch_bounds__(kColumnThreads* kRowThreads) void norm_column_sums_cuda(
     ORTM_GRID_CONSTANT(Backward) b, int64_t rows_per_part, int64_t tiles) {
   using T = typename Backward::Element;
-  using D = typename Backward::Given;
   using C = ComputeOf<T>;
   constexpr int kSums = kCentered ? 2 : 1;
   ORTM_DYNAMIC_SHARED(C, scratch);
@@ -298,7 +324,7 @@ __global__ __launch_bounds__(kColumnThreads* kRowThreads) void norm_column_sums_
     for (int64_t row = begin + threadIdx.y; row < end; row += kRowThreads) {
       const C mean = kCentered ? b.mean[row] : C(0), inv = b.inv_std_dev[row];
       C dy[kCount], x[kCount];
-      load_computed<D, kCount>(dy, b.dy + row * b.columns + column);
+      load_given<kCount>(dy, b, row * b.columns + column);
       load_computed<T, kCount>(x, b.x + row * b.columns + column);
 #pragma unroll
       for (int k = 0; k < kCount; ++k) {
@@ -356,7 +382,6 @@ __global__ __launch_bounds__(
                                                                             b,
                                                                         int64_t rows_per_part) {
   using T = typename Backward::Element;
-  using D = typename Backward::Given;
   using C = ComputeOf<T>;
   constexpr int kEach = kSummedElements<T>, kSteps = kEach / kCount;
   constexpr int kSums = kCentered ? 2 : 1;
@@ -381,7 +406,7 @@ __global__ __launch_bounds__(
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       if (column(s) >= count) continue;
-      load_computed<D, kCount>(dy + s * kCount, b.dy + row * b.columns + column(s));
+      load_given<kCount>(dy + s * kCount, b, row * b.columns + column(s));
       load_computed<T, kCount>(h + s * kCount, b.x + row * b.columns + column(s));
       if constexpr (kAdds) dsum[s] = Words<T, kCount>::load(b.dsum + row * b.columns + column(s));
     }
@@ -527,7 +552,7 @@ void run_norm_backward(const KernelArgs& args, Backward b) {
   b.rows = shape.rows;
   b.columns = shape.columns;
   b.partials = static_cast<ComputeOf<T>*>(args.workspace);
-  const bool vectors = rows_are_vectors<T>(b.columns, b.dy, b.x, b.scale, b.dsum, b.dx);
+  const bool vectors = rows_are_vectors<T>(b.columns, b.dy, b.more, b.x, b.scale, b.dsum, b.dx);
   if (vectors && b.dsum) {
     launch_norm_backward<kVectorCount<T>, kCentered, true>(args, b);
   } else if (vectors) {

@@ -81,6 +81,13 @@ constexpr bool kIsLarge = kLoop == PointwiseLoop::unary_library ||
                           (std::is_same_v<In, double> && (kLoop == PointwiseLoop::unary_formula ||
                                                           kLoop == PointwiseLoop::binary_formula));
 
+/// Word `at` of a block, chosen: an index that is not known would put the block into memory.
+__device__ __forceinline__ uint32_t word_at(const PhiloxBlock& words, uint64_t at) {
+  const uint32_t low = at % 2 ? words.word[1] : words.word[0];
+  const uint32_t high = at % 2 ? words.word[3] : words.word[2];
+  return at < 2 ? low : high;
+}
+
 template <class F, class In, class Out, class Word>
 __device__ ORTM_NOINLINE Word call_large(Word a, Word b, const MicroParams& params) {
   return call<F, In, Out>(make_functor<F>(params), a, b);
@@ -276,14 +283,14 @@ class Machine {
       const F f = make_functor<F>(p_.params[instruction.params]);
       if constexpr (std::is_same_v<F, formulas::Dropout>) {
         draw(f, [&](int e, const PhiloxBlock& words, uint64_t at) {
-          return f(value_of<In>(a_[e]), words.word[at]);
+          return f(value_of<In>(a_[e]), word_at(words, at));
         });
       } else if constexpr (std::is_same_v<F, formulas::RandomUniform>) {
         draw<F::template kWords<In>>(f, [&](int, const PhiloxBlock& words, uint64_t at) {
           if constexpr (F::template kWords<In> == 1)
-            return f(words.word[at]);
+            return f(word_at(words, at));
           else
-            return f(words.word[at], words.word[at + 1]);
+            return f(word_at(words, at), word_at(words, at + 1));
         });
       } else if constexpr (std::is_same_v<F, formulas::Where>) {
 #pragma unroll

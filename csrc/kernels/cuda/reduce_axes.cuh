@@ -18,6 +18,7 @@
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/reduce.cuh"
 #include "kernels/cuda/vector_access.cuh"
+#include "kernels/cuda/wide_divisor.h"
 #include "kernels/dtype_dispatch.h"
 #include "kernels/reduced_dims.h"
 
@@ -31,6 +32,7 @@ struct ReduceSpace {
   int rank = 0;
   bool wide = false;  // positions exceed 32 bits
   FastDivisor divisors[kMaxRank];
+  WideDivisor wide_divisors[kMaxRank];
   int64_t sizes[kMaxRank] = {}, strides[kMaxRank] = {};
   int64_t count = 1;
 
@@ -39,15 +41,19 @@ struct ReduceSpace {
     strides[rank] = stride;
     if (size > 0 && size < (int64_t{1} << 31))
       divisors[rank] = FastDivisor(static_cast<uint32_t>(size));
+    if (size > 0) wide_divisors[rank] = WideDivisor(static_cast<uint64_t>(size));
     ++rank;
     count *= size;
     wide = count >= (int64_t{1} << 31);
   }
-  __device__ ORTM_NOINLINE int64_t wide_offset(int64_t position) const {
+  __device__ __forceinline__ int64_t wide_offset(int64_t position) const {
     int64_t at = 0;
+#pragma unroll 1
     for (int d = rank - 1; d > 0; --d) {
-      at += position % sizes[d] * strides[d];
-      position /= sizes[d];
+      const auto rest =
+          static_cast<int64_t>(wide_divisors[d].quotient(static_cast<uint64_t>(position)));
+      at += (position - rest * sizes[d]) * strides[d];
+      position = rest;
     }
     return at + position * strides[0];
   }
@@ -112,8 +118,8 @@ struct ReduceTarget {
 };
 
 template <class Partial>
-__device__ ORTM_NOINLINE void store_result(const ReduceTarget<Partial>& target, int64_t output,
-                                           Partial value) {
+__device__ __forceinline__ void store_result(const ReduceTarget<Partial>& target, int64_t output,
+                                             Partial value) {
   if (target.divisor != 1)
     value = static_cast<Partial>(static_cast<double>(value) / target.divisor);
   const auto store = [&](auto* to) {
@@ -185,7 +191,7 @@ __device__ __forceinline__ void add_vectors(Accumulator<Op>& sum, const T* from,
 }
 
 template <class Op, class T>
-__global__ __launch_bounds__(512) void reduce_rows_cuda(
+__global__ __launch_bounds__(512, 1) void reduce_rows_cuda(
     ORTM_GRID_CONSTANT(ReducePlan) plan, ReduceSource<T> x,
     ORTM_GRID_CONSTANT(ReduceTarget<typename Op::Partial>) target, int lanes, bool vectors) {
   using Partial = typename Op::Partial;
@@ -254,11 +260,12 @@ __device__ __forceinline__ void add_column_vectors(Accumulator<Op> (&sums)[kColu
 template <class Op, class T, int kColumns>
 __global__ __launch_bounds__(kReduceThreads) void reduce_columns_cuda(
     ORTM_GRID_CONSTANT(ReducePlan) plan, ReduceSource<T> x,
-    ORTM_GRID_CONSTANT(ReduceTarget<typename Op::Partial>) target, int64_t tiles) {
+    ORTM_GRID_CONSTANT(ReduceTarget<typename Op::Partial>) target, uint32_t tiles) {
   using Partial = typename Op::Partial;
   ORTM_DYNAMIC_SHARED(Partial, scratch);  // [blockDim.y, blockDim.x, kColumns]
-  const int64_t tile = blockIdx.x % tiles, rest = blockIdx.x / tiles;
-  const int64_t split = rest % plan.splits, outer = rest / plan.splits;
+  const uint32_t splits = static_cast<uint32_t>(plan.splits), rest = blockIdx.x / tiles;
+  const int64_t tile = blockIdx.x - rest * tiles, outer = rest / splits;
+  const int64_t split = rest - static_cast<uint32_t>(outer) * splits;
   const int64_t column = (tile * blockDim.x + threadIdx.x) * kColumns;
   const int64_t begin = split * plan.part;
   const int64_t end = begin + plan.part < plan.per_output ? begin + plan.part : plan.per_output;
@@ -299,7 +306,7 @@ __global__ __launch_bounds__(kReduceThreads) void reduce_columns_cuda(
     }
   }
   if (threadIdx.y == 0 && exists) {
-#pragma unroll
+#pragma unroll 1  // one copy of what stores all types
     for (int k = 0; k < kColumns; ++k)
       put_result(plan, target, outer * plan.inner + column + k, split, scratch[own + k]);
   }
@@ -372,7 +379,7 @@ void launch_columns(const KernelArgs& args, const ReducePlan& plan, const Reduce
   ORTM_LAUNCH((reduce_columns_cuda<Op, T, kColumns>),
               grid_of(plan.kept.count * plan.splits * tiles), dim3(width, kReduceThreads / width),
               sizeof(typename Op::Partial) * kReduceThreads * kColumns, args.context, plan, x,
-              target, tiles);
+              target, static_cast<uint32_t>(tiles));
 }
 
 template <class Op, class T>

@@ -20,6 +20,25 @@ struct Prod {
   static ORTM_HD C add(C a, C b) { return combine(a, b); }
 };
 
+}  // namespace
+
+/// A product as far as it goes: it has the type of the result, so that runs would round no less,
+/// and would take twice the registers.
+template <class T>
+class Accumulator<Prod<T>> {
+ public:
+  using C = typename Prod<T>::C;
+  __device__ __forceinline__ void add(C x) { product_ = Prod<T>::add(product_, x); }
+  __device__ __forceinline__ void tick(int /*count*/) {}
+  __device__ __forceinline__ void carry() {}
+  __device__ __forceinline__ C result() const { return product_; }
+
+ private:
+  C product_ = Prod<T>::start();
+};
+
+namespace {
+
 ORTM_REGISTER_IN_ORDER("ReduceProd", "reduce_prod", Prod);
 ORTM_REGISTER_ROW_MAJOR("ReduceProd", "reduce_prod", Prod);
 

@@ -1,5 +1,6 @@
 // Fuses norms in float32 with the casts of autocast: y is rounded to 16 bits where it is computed,
-// and the gradient takes dy in 16 bits, so that neither passes memory in 32 bits. On CUDA, where
+// and the gradient takes dy in 16 bits, so that neither passes memory in 32 bits. Where y is read
+// in float32, too, as by the residual sum behind a norm, one kernel writes both. On CUDA, where
 // norms are bound by memory. After the gradient is built, which knows the norms alone. The ops are
 // in ops/layer_norm.cpp and ops/rms_norm.cpp.
 
@@ -16,6 +17,10 @@ Reason reject_types(DType wide, DType narrow) {
 }
 
 Reason reject(const Match& match) { return reject_types(match.dtype("x"), match.dtype("y")); }
+
+Reason reject_beside(const Match& match) {
+  return reject_types(match.dtype("x"), match.dtype("rounded"));
+}
 
 Reason reject_gradient(const Match& match) {
   return reject_types(match.dtype("x"), match.dtype("dy"));
@@ -43,6 +48,22 @@ const RuleSet kRules = {{.name = "SkipLayerNormalizationCast",
      })",
                          .fused_op = "SimplifiedLayerNormalizationCast",
                          .reject = reject},
+                        // Of results that are read in float32, too; after those that are not.
+                        {.name = "SkipLayerNormalizationWithCast",
+                         .pattern = R"((x, skip, scale?, bias?) =>
+           (y, mean, inv_std_dev, sum, rounded) {
+       y, mean, inv_std_dev, sum = SkipLayerNormalization<axis=@axis, epsilon=@epsilon>
+           (x, skip, scale, bias)
+       rounded = Cast<to=@to> (y)
+     })",
+                         .fused_op = "SkipLayerNormalizationWithCast",
+                         .reject = reject_beside},
+                        {.name = "LayerNormalizationWithCast",
+                         .fused_op = "LayerNormalizationWithCast",
+                         .reject = reject_beside},
+                        {.name = "SimplifiedLayerNormalizationWithCast",
+                         .fused_op = "SimplifiedLayerNormalizationWithCast",
+                         .reject = reject_beside},
                         {.name = "CastLayerNormalizationGrad",
                          .pattern = R"((dy, x, scale?, mean, inv_std_dev) => (dx, dscale, dbias) {
        wide = Cast<to=@to> (dy)

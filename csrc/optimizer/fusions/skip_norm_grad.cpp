@@ -1,7 +1,9 @@
 // Fuses the gradient of a norm with the sum of dx and the gradient that goes around the norm, as in
 // blocks x + f(norm(x)): dx is added to in registers, and a kernel that reads two tensors and
-// writes one vanishes. On CUDA, where both are bound by memory. After the gradient is built, and
-// after fuse_norm_cast. The ops are in ops/layer_norm.cpp and ops/rms_norm.cpp.
+// writes one vanishes. Where the norm is read in float32 and, by a Cast, in 16 bits, dy is a sum of
+// both gradients, which is added as it is read. On CUDA, where both are bound by memory. After the
+// gradient is built, and after fuse_norm_cast. The ops are in ops/layer_norm.cpp and
+// ops/rms_norm.cpp.
 
 #include "ops/infer_rules.h"
 #include "optimizer/edit.h"
@@ -30,6 +32,21 @@ Reason reject_sum(const Match& match) {
   return {};
 }
 
+Reason reject_parts(const Match& match) {
+  if (match.dtype("x") != DType::Float32 || match.dtype("more") != DType::Float32)
+    return "the parts of dy are not added in f32";
+  if (size_of(match.dtype("dy")) != 2 || !is_floating(match.dtype("dy")))
+    return str("the cast is from ", name_of(match.dtype("dy")), ", not 16 bits of a float");
+  if (match.dims("dy") != match.dims("x") || match.dims("more") != match.dims("x"))
+    return "a part of dy is broadcast";
+  // Its group would write this part instead of the sum, which is no less to read.
+  if (is_made_for_one_reader(*match.value("more")))
+    return "the pointwise op that makes a part of dy adds the other, too";
+  if (is_rearranged(*match.value("more")) || is_rearranged(*match.value("dy")))
+    return "a part of dy is a view that may need a copy";
+  return {};
+}
+
 const RuleSet kRules = {{.name = "SkipLayerNormalizationGrad",
                          .fused_op = "SkipLayerNormalizationGrad",
                          .reject = reject_sum},
@@ -41,7 +58,13 @@ const RuleSet kRules = {{.name = "SkipLayerNormalizationGrad",
                          .reject = reject_sum},
                         {.name = "CastSkipSimplifiedLayerNormalizationGrad",
                          .fused_op = "CastSkipSimplifiedLayerNormalizationGrad",
-                         .reject = reject_sum}};
+                         .reject = reject_sum},
+                        {.name = "AddCastLayerNormalizationGrad",
+                         .fused_op = "AddCastLayerNormalizationGrad",
+                         .reject = reject_parts},
+                        {.name = "AddCastSimplifiedLayerNormalizationGrad",
+                         .fused_op = "AddCastSimplifiedLayerNormalizationGrad",
+                         .reject = reject_parts}};
 
 bool fuse_skip_norm_grad(Graph& graph, PassContext& context) {
   return context.device() == Device::CUDA && context.stage() == Stage::Joint &&
