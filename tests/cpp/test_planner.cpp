@@ -24,7 +24,7 @@ class PlannerTest : public testing::Test {
 
   const ExportedPiece piece_ = rows_piece();
   const std::unique_ptr<Graph> joint_ = build_gradient(*piece_.graph);
-  const SymbolBinder binder_{piece_, *joint_};
+  const SymbolBinder binder_{piece_, piece_.graph->inputs().size(), *joint_};
   const SessionOptions options_;
   StageTimes times_;
   Planner planner_{*joint_, std::make_shared<Lowered>(lower(*joint_, Device::CPU)), options_,
