@@ -12,7 +12,7 @@ class SymbolBinderTest : public testing::Test {
  protected:
   const ExportedPiece piece_ = rows_piece();
   const std::unique_ptr<Graph> joint_ = build_gradient(*piece_.graph);
-  const SymbolBinder binder_{piece_, *joint_};
+  const SymbolBinder binder_{piece_, piece_.graph->inputs().size(), *joint_};
 };
 
 TEST_F(SymbolBinderTest, EqualShapesHaveEqualKeys) {
