@@ -83,10 +83,11 @@ def as_array(value: Any, wanted: NodeArg, on_device: bool = False) -> Any:
 
 
 def _of_torch(value: Any, wanted: NodeArg, on_device: bool) -> Any:
-    if value.device.type == "meta" or str(value.layout) != "torch.strided":
+    layout = str(getattr(value, "layout", "torch.strided"))
+    if value.device.type == "meta" or layout != "torch.strided":
         raise InvalidArgument(
             f"[run] input '{wanted.name}' must be a dense tensor with data, but found one of layout "
-            f"{value.layout} on device {value.device}"
+            f"{layout} on device {value.device}"
         )
     if on_device and value.device.type == "cuda":
         return value_of(value)

@@ -465,8 +465,8 @@ def test_volumes_in_16_bits_run_channels_last(monkeypatch: pytest.MonkeyPatch) -
             y = run(operand)
         y.float().square().mean().backward()
         results.append([y.detach(), operand.grad, *(p.grad for p in run.parameters())])
-    # Images, what torch's pool gives in row-major order, and both weights.
-    assert training_piece(model._compiler).text("forward").count("= ChannelsLast ") == 4
+    # Images and both weights; the pool keeps the layout.
+    assert training_piece(model._compiler).text("forward").count("= ChannelsLast ") == 3
     for ours, theirs in zip(*results, strict=True):
         assert ours.stride() == theirs.stride()
         scale = theirs.abs().max().float()

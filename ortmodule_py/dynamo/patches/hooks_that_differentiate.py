@@ -1,7 +1,8 @@
 """Breaks the graph at a hook of a tensor that differentiates, as equilibrium models solve for their gradient.
 
 Such a hook runs while the backward pass of what follows it does. Dynamo would put both into one piece, whose
-outputs share one backward pass: the hook would ask for a second one.
+outputs share one backward pass where they share saved activations, under CUDA graphs and with values on the host: the
+hook would ask for a second one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 
 from ortmodule_py.dynamo.patches.probes import Trial
 from ortmodule_py.dynamo.patches.table import break_graph, patch
+
+_REASON = "a hook of a tensor differentiates"
 
 
 class _Equilibrium(nn.Module):
@@ -36,12 +39,13 @@ class _Equilibrium(nn.Module):
 
 
 def _probe(trial: Trial) -> bool:
-    return trial(_Equilibrium, (torch.ones(3),))
+    same = trial(_Equilibrium, (torch.ones(3),))
+    return same and any(reason.startswith(_REASON) for reason in trial.graph_breaks)
 
 
 @patch(
     "hooks_that_differentiate",
-    "Hooks of tensors that call `torch.autograd.grad` work.",
+    "What hooks of tensors differentiate has a backward pass of its own.",
     "torch._dynamo.variables.tensor:TensorVariable.call_method",
     probe=_probe,
     needed_by=None,
@@ -65,7 +69,7 @@ def _break_if_it_differentiates(hook: Any) -> None:
     get_code = getattr(hook.realize() if hook is not None else None, "get_code", None)
     if get_code is not None and any(map(_differentiates, _codes(get_code()))):
         break_graph(
-            "a hook of a tensor differentiates",
+            _REASON,
             "What it differentiates must have a backward pass apart from that of what follows.",
         )
 
