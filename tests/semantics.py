@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -93,3 +93,24 @@ def assert_compiled(report: dict[str, Any], captures: int = 1) -> None:
     """All of it ran in the engine, in so many captures at most."""
     assert report["compiled"], report["eager_pieces"]
     assert report["captures"] <= captures, report["captures"]
+
+
+def assert_captures_end(eager: nn.Module, draw: Callable[[], Sequence[Any]], steps: int) -> None:
+    """A copy of `eager` under ORTModule has its gradients of a loss, and no capture from the third step on.
+
+    `draw` gives the arguments of a step.
+    """
+    torch._dynamo.reset()
+    model = ORTModule(copy.deepcopy(eager), QUIET)
+    counted = torch._dynamo.utils.counters["frames"]
+    for step in range(steps):
+        arguments = draw()
+        for module in (eager, model):
+            module.zero_grad()
+            module(*arguments).backward()
+        if step == 1:
+            converted = counted["total"]
+    assert counted["total"] == converted
+    assert model._compiler.pieces
+    for wanted, parameter in zip(eager.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, wanted.grad)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import Tensor, nn
 from torch.func import linearize
 
-from ortmodule_py import DebugOptions, LogLevel, ORTModule
+from tests.semantics import assert_captures_end
 
 
 class Pushed(nn.Module):
@@ -24,19 +22,5 @@ class Pushed(nn.Module):
 
 
 def test_linearize_is_no_capture_in_each_call() -> None:
-    torch._dynamo.reset()
     torch.manual_seed(0)
-    eager = Pushed()
-    model = ORTModule(copy.deepcopy(eager), DebugOptions(log_level=LogLevel.ERROR))
-    counted = torch._dynamo.utils.counters["frames"]
-    for step in range(4):
-        x, direction = torch.randn(2, 5, 3)
-        for module in (eager, model):
-            module.zero_grad()
-            module(x, direction).backward()
-        if step == 1:
-            converted = counted["total"]
-    assert counted["total"] == converted
-    assert model._compiler.pieces
-    for wanted, parameter in zip(eager.parameters(), model.parameters(), strict=True):
-        torch.testing.assert_close(parameter.grad, wanted.grad)
+    assert_captures_end(Pushed(), lambda: torch.randn(2, 5, 3).unbind(), steps=4)

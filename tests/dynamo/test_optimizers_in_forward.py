@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ortmodule_py import DebugOptions, LogLevel, ORTModule
+from tests.semantics import assert_captures_end
 
 
 class Decoder(nn.Module):
@@ -29,19 +27,5 @@ class Decoder(nn.Module):
 
 
 def test_each_call_makes_an_optimizer() -> None:
-    torch._dynamo.reset()
     torch.manual_seed(0)
-    eager = Decoder()
-    model = ORTModule(copy.deepcopy(eager), DebugOptions(log_level=LogLevel.ERROR))
-    counted = torch._dynamo.utils.counters["frames"]
-    for step in range(6):
-        x = torch.randn(5, 8)
-        for module in (eager, model):
-            module.zero_grad()
-            module(x).backward()
-        if step == 1:
-            converted = counted["total"]
-    assert counted["total"] == converted
-    assert model._compiler.pieces
-    for wanted, parameter in zip(eager.parameters(), model.parameters(), strict=True):
-        torch.testing.assert_close(parameter.grad, wanted.grad)
+    assert_captures_end(Decoder(), lambda: (torch.randn(5, 8),), steps=6)
