@@ -64,8 +64,24 @@ void add_parts(Graph& to, const Node& node, SpellOut spell, const Values& operan
   }
 }
 
+/// The values of forward that backward can have: those that the plan saved, and those computed from
+/// such without drawing numbers again.
+PerValue<bool> obtainable_values(const Graph& joint, const SavedValues& saved) {
+  PerValue<bool> obtainable(joint, false);
+  for (const GraphInput& input : joint.inputs()) obtainable[input.value] = true;
+  for (const auto& node : joint.nodes()) {
+    if (node->region != Region::Forward) continue;
+    const bool computed = std::ranges::all_of(node->inputs(), [&](const Value* input) {
+      return !input || input->is_literal() || obtainable[input];
+    });
+    for (const Value* output : node->outputs())
+      obtainable[output] = (computed && !is_always_kept(*output)) || saved.find(output->name);
+  }
+  return obtainable;
+}
+
 /// The torch operator of which `node` is the traced gradient, if it can run again; else null.
-const Node* traced_operator(const Node& node) {
+const Node* traced_operator(const Node& node, const PerValue<bool>& obtainable) {
   if (node.op != "CustomGradient" || node.attrs.integer("traced", 0) == 0) return nullptr;
   const Node* found = nullptr;
   for (size_t i = 0; i < node.outputs().size(); ++i) {
@@ -73,7 +89,12 @@ const Node* traced_operator(const Node& node) {
     if (!producer || producer->op != "ATen" || (found && producer != found)) return nullptr;
     found = producer;
   }
-  return found && !found->attrs.has("random") ? found : nullptr;
+  if (!found || found->attrs.has("random")) return nullptr;
+  // A formula that reads none of the operands, as that of frac, leaves them out of what is saved.
+  const bool runs = std::ranges::all_of(found->inputs(), [&](const Value* input) {
+    return !input || input->is_literal() || obtainable[input];
+  });
+  return runs ? found : nullptr;
 }
 
 /// Gives a traced gradient up for that of the operator: torch's formula may hold for first
@@ -89,7 +110,8 @@ void copy_operator_result(Graph& to, const Node& node, Twins& twins) {
 
 /// The forward nodes of `joint`, with the same names and the same positions of inputs. Its outputs
 /// are those values of which `query` has gradients: forward outputs, then hidden ones.
-std::unique_ptr<Graph> forward_region(const Graph& joint, const BackwardQuery& query) {
+std::unique_ptr<Graph> forward_region(const Graph& joint, const PerValue<bool>& obtainable,
+                                      const BackwardQuery& query) {
   auto graph = std::make_unique<Graph>();
   graph->name = joint.name + "_backward";
   Twins twins;
@@ -109,7 +131,7 @@ std::unique_ptr<Graph> forward_region(const Graph& joint, const BackwardQuery& q
     for (const Value* input : node->inputs()) operands.push_back(twin_of(twins, input));
     if (const SpellOut spell = find_spelled_out(node->op))
       add_parts(*graph, *node, spell, operands, twins);
-    else if (traced_operator(*node))
+    else if (traced_operator(*node, obtainable))
       copy_operator_result(*graph, *node, twins);
     else
       copy_node(*graph, *node, std::move(operands), twins);
@@ -474,7 +496,8 @@ BackwardPiece make_backward_piece(const Graph& joint, const PlanEntry& entry,
                                   const BackwardQuery& query) {
   const Plan& plan = *entry.program.plan;
   const SavedValues saved(plan, *entry.lowered);
-  const std::unique_ptr<Graph> forward = forward_region(joint, query);
+  const PerValue<bool> obtainable = obtainable_values(joint, saved);
+  const std::unique_ptr<Graph> forward = forward_region(joint, obtainable, query);
   const std::unique_ptr<Graph> gradient = build_gradient(*forward);
   const ChangedArguments changed = changed_arguments(joint, saved);
   Clones clones = recompute_unsaved(*gradient, saved, changed);
@@ -483,7 +506,7 @@ BackwardPiece make_backward_piece(const Graph& joint, const PlanEntry& entry,
   all.wanted.assign(joint.inputs().size(), true);
   all.arrived.assign(query.arrived.size(), true);
   all.hidden.clear();
-  const std::unique_ptr<Graph> whole = forward_region(joint, all);
+  const std::unique_ptr<Graph> whole = forward_region(joint, obtainable, all);
   BackwardPiece made =
       Extractor(*gradient, std::move(clones), *whole, plan, saved, changed, query).run();
   std::vector<std::string> names;

@@ -424,6 +424,31 @@ def test_random_numbers_are_drawn_again() -> None:
         torch.testing.assert_close((weight.grad * weight).sum(), slope.sum())
 
 
+def test_an_operand_that_nothing_saved_and_that_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gradient of torch's `frac` reads nothing, so the dropout in front of it is gone."""
+
+    class Fractions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 64, dtype=torch.float64)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.dropout(self.layer(x).square(), 0.5, self.training).frac()
+
+    monkeypatch.setenv("ORTMODULE_RNG", "torch")
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    eager = Fractions()
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    results = []
+    for model in (ORTModule(copy.deepcopy(eager), QUIET), eager):
+        torch.manual_seed(1)
+        (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        results.append([slope, *torch.autograd.grad(slope.square().sum(), [x, *model.parameters()])])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_a_model_that_never_asks_compiles_nothing() -> None:
     torch._dynamo.reset()
     model = ORTModule(mlp(nn.Tanh), QUIET)
