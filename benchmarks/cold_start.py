@@ -1,8 +1,8 @@
-"""How long the first step takes on a 12-layer BERT, and the first step at a new shape.
+"""How long the first step of a model takes, and the first step at a new shape.
 
 The first step of ORTModule is shown by stage, beside Dynamo's own tracing (``torch.compile`` with
 ``backend="eager"``, which traces and guards but compiles nothing; dynamo-marked does so with the
-symbolic sizes that ORTModule asks for at once) and ``torch.compile`` with inductor. Each runs in a
+symbolic sizes that ORTModule asks for at once; ratios are to it) and ``torch.compile`` with inductor. Each runs in a
 process of its own with cold compiler caches. What a step takes anyway is measured at the same shape
 and taken off, so the figures are overhead alone.
 
@@ -38,8 +38,10 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--model", default="bert", choices=models.NAMES)
-    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--model", default="bert", choices=models.ALL_NAMES)
+    parser.add_argument(
+        "--layers", type=int, default=12, help="of models that are a chain of layers"
+    )
     parser.add_argument(
         "--variants",
         nargs="+",
@@ -57,7 +59,7 @@ def measure(options: argparse.Namespace, variant: str) -> Row:
     config = {
         "model": options.model,
         "variant": variant,
-        "layers": options.layers,
+        "layers": options.layers if models.has_layers(options.model) else None,
         "threads": 1,
         "core": default_core(),
     }
@@ -86,7 +88,8 @@ def print_tables(rows: list[Row], console: Console, title: str) -> None:
     columns = ("first step s", "of it overhead", "x Dynamo", "wall s", "2nd shape ms", "3rd", "4th")
     for column in columns:
         table.add_column(column, justify="right")
-    dynamo = next((r for r in rows if r["variant"] == "dynamo" and not r["error"]), None)
+    by_variant = {row["variant"]: row for row in rows if not row["error"]}
+    dynamo = by_variant.get("dynamo-marked", by_variant.get("dynamo"))
     for row in rows:
         if row["error"]:
             table.add_row(escape(row["variant"]), "[red]failed[/red]")
@@ -137,10 +140,11 @@ def main(arguments: list[str] | None = None) -> int:
     console = Console(width=None if sys.stdout.isatty() else 160)
     rows = []
     for variant in options.variants:
-        console.print(f"[dim]{options.model}, {options.layers} layers: {variant}[/dim]")
+        console.print(f"[dim]{options.model}: {variant}[/dim]")
         rows.append(measure(options, variant))
+    layers = f", {options.layers} layers" if models.has_layers(options.model) else ""
     title = (
-        f"{options.model}, {options.layers} layers: processor time on one core; "
+        f"{options.model}{layers}: processor time on one core; "
         "new shapes: beyond a second step at that shape"
     )
     print_tables(rows, console, title)

@@ -7,6 +7,7 @@ block for per-block checkpointing. Nothing here knows of ORTModule.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.more_models import DenseNet, Llama, LlamaBlock, Unet
+from benchmarks.onnx_models import MobileNetV2
 from benchmarks.text_models import T5, Bert, BertBlock, DecoderBlock, EncoderBlock, Gpt, GptBlock
 from benchmarks.vision_models import (
     BasicBlock,
@@ -38,6 +40,8 @@ class BenchmarkModel:
     """``batch(batch_size, length=None, seed=0)``: keyword arguments of one forward call."""
     batch_size: int
     block_types: tuple[type[nn.Module], ...]
+    lengths: bool = True
+    """Whether it takes inputs of other lengths, or images of other sizes."""
 
 
 def _tokens(vocab: int, batch: int, length: int, seed: int) -> Tensor:
@@ -132,7 +136,8 @@ def _vit(dropout: float, *, layers: int = 6) -> BenchmarkModel:
     module = VisionTransformer(
         size=32, patch=4, width=384, heads=6, layers=layers, classes=100, dropout=dropout
     )
-    return BenchmarkModel("vit", module, functools.partial(_image_batch, 32, 100), 8, (VitBlock,))
+    batch = functools.partial(_image_batch, 32, 100)
+    return BenchmarkModel("vit", module, batch, 8, (VitBlock,), lengths=False)
 
 
 def _resnet(dropout: float) -> BenchmarkModel:
@@ -169,6 +174,23 @@ def _densenet(dropout: float, *, layers: int = 8) -> BenchmarkModel:
     return BenchmarkModel("densenet", module, functools.partial(_image_batch, 32, 100), 16, ())
 
 
+class _Classifier(nn.Module):
+    """The cross entropy of a model's logits."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(self.model(images), labels)
+
+
+def _mobilenet(dropout: float) -> BenchmarkModel:
+    del dropout
+    batch = functools.partial(_image_batch, 64, 100)
+    return BenchmarkModel("mobilenet", _Classifier(MobileNetV2()), batch, 4, ())
+
+
 _MAKERS: dict[str, tuple[Callable[..., BenchmarkModel], float]] = {
     "gpt": (functools.partial(_gpt, fused=False), 0.1),
     "gpt_fused": (functools.partial(_gpt, fused=True), 0.0),
@@ -181,13 +203,19 @@ _MAKERS: dict[str, tuple[Callable[..., BenchmarkModel], float]] = {
 
 NAMES = tuple(_MAKERS)
 
-# Not among those that every benchmark runs: for memory plans.
+# Not among those that every benchmark runs: for memory plans and first steps.
 _MORE: dict[str, tuple[Callable[..., BenchmarkModel], float]] = {
     "llama": (_llama, 0.0),
     "unet": (_unet, 0.0),
     "densenet": (_densenet, 0.0),
+    "mobilenet": (_mobilenet, 0.0),
 }
 ALL_NAMES = (*NAMES, *_MORE)
+
+
+def has_layers(name: str) -> bool:
+    """Whether ``make`` takes a number of layers for that model."""
+    return "layers" in inspect.signature((_MAKERS | _MORE)[name][0]).parameters
 
 
 def make(

@@ -172,7 +172,9 @@ class _Inverted(nn.Module):
         return x + y if self.adds else y
 
 
-class _MobileNet(nn.Module):
+class MobileNetV2(nn.Module):
+    """Logits of images, by inverted residuals (Sandler et al. 2018)."""
+
     STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1))
 
     def __init__(self) -> None:
@@ -189,6 +191,7 @@ class _MobileNet(nn.Module):
         self.head = nn.Linear(1280, 1000)
 
     def forward(self, image: Tensor) -> Tensor:
+        """``image``: batch, 3, height, width."""
         x = F.relu6(self.last(self.layers(F.relu6(self.stem(image)))))
         result: Tensor = self.head(x.mean((2, 3)))
         return result
@@ -306,7 +309,7 @@ MODELS: dict[str, Callable[[], Exported]] = {
     "vit": _vit,
     "resnet18": lambda: _image(_ResNet((2, 2, 2, 2), False), 224),
     "resnet50": lambda: _image(_ResNet((3, 4, 6, 3), True), 224),
-    "mobilenet_v2": lambda: _image(_MobileNet(), 224),
+    "mobilenet_v2": lambda: _image(MobileNetV2(), 224),
     "unet": lambda: _image(_Unet(), 128),
     "detector": lambda: _image(_Detector(), 256),
     "tagger": _tagger,

@@ -35,7 +35,11 @@ class Worker:
         if config.get("core") is not None:
             os.sched_setaffinity(0, {config["core"]})
         import torch
-        import torch._dynamo  # not part of anybody's first step
+
+        # Not part of anybody's first step: Dynamo imports the others at its first capture or before.
+        import torch._dynamo.backends.debugging
+        import torch._dynamo.repro.after_dynamo
+        import torch._functorch.aot_autograd
 
         from ortmodule_py.testing import install_counting_allocator
 
@@ -159,7 +163,7 @@ class Worker:
         """The first and the second step at another shape."""
         from benchmarks import variants
 
-        self.batch = self.model.batch(batch_size, length)
+        self.batch = self.model.batch(batch_size, length if self.model.lengths else None)
         before = variants.report(self.run, self.variant)
         first, again = (self._timed_step(_processor_seconds) for _ in range(2))
         after = variants.report(self.run, self.variant)
