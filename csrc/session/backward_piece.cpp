@@ -64,18 +64,43 @@ void add_parts(Graph& to, const Node& node, SpellOut spell, const Values& operan
   }
 }
 
-/// The values of forward that backward can have: those that the plan saved, and those computed from
-/// such without drawing numbers again.
-PerValue<bool> obtainable_values(const Graph& joint, const SavedValues& saved) {
+/// Arguments that forward has changed, by the name of their new value, where the plan does not save
+/// the old one: the new one cannot be recomputed, but is still there.
+using ChangedArguments = std::map<std::string, size_t>;
+
+ChangedArguments changed_arguments(const Graph& joint, const SavedValues& saved) {
+  ChangedArguments changed;
+  for (const GraphOutput& output : joint.outputs()) {
+    if (output.kind != OutputKind::Mutation || !output.value) continue;
+    const auto index = static_cast<size_t>(output.index);
+    if (!saved.find(joint.inputs()[index].value->name)) changed[output.value->name] = index;
+  }
+  return changed;
+}
+
+bool is_unchanged_argument(const Plan& plan, const Value* value) {
+  if (!value->is_input()) return false;
+  const auto index = static_cast<size_t>(value->input_index());
+  return std::ranges::find(plan.mutated_arguments, index) == plan.mutated_arguments.end();
+}
+
+/// The values of forward that backward can have: arguments that forward has not changed, values
+/// that the plan saved or that are the new ones of arguments, and those computed from such without
+/// drawing numbers again.
+PerValue<bool> obtainable_values(const Graph& joint, const Plan& plan, const SavedValues& saved,
+                                 const ChangedArguments& changed) {
   PerValue<bool> obtainable(joint, false);
-  for (const GraphInput& input : joint.inputs()) obtainable[input.value] = true;
+  for (const GraphInput& input : joint.inputs())
+    obtainable[input.value] =
+        is_unchanged_argument(plan, input.value) || saved.find(input.value->name);
   for (const auto& node : joint.nodes()) {
     if (node->region != Region::Forward) continue;
     const bool computed = std::ranges::all_of(node->inputs(), [&](const Value* input) {
       return !input || input->is_literal() || obtainable[input];
     });
     for (const Value* output : node->outputs())
-      obtainable[output] = (computed && !is_always_kept(*output)) || saved.find(output->name);
+      obtainable[output] = (computed && !is_always_kept(*output)) || saved.find(output->name) ||
+                           changed.contains(output->name);
   }
   return obtainable;
 }
@@ -162,20 +187,6 @@ void remove_unread_backward(Graph& joint) {
 
 bool is_forward(const Value* value) {
   return value->producer() && value->producer()->region == Region::Forward;
-}
-
-/// Arguments that forward has changed, by the name of their new value, where the plan does not save
-/// the old one: the new one cannot be recomputed, but is still there.
-using ChangedArguments = std::map<std::string, size_t>;
-
-ChangedArguments changed_arguments(const Graph& joint, const SavedValues& saved) {
-  ChangedArguments changed;
-  for (const GraphOutput& output : joint.outputs()) {
-    if (output.kind != OutputKind::Mutation || !output.value) continue;
-    const auto index = static_cast<size_t>(output.index);
-    if (!saved.find(joint.inputs()[index].value->name)) changed[output.value->name] = index;
-  }
-  return changed;
 }
 
 using Clones = std::unordered_map<const Value*, const Value*>;
@@ -281,7 +292,10 @@ class Extractor {
   /// recomputed is rounded as the first time.
   Value* fenced(const Value* value) {
     const auto clone = recomputed_.find(value);
-    if (clone == recomputed_.end()) return value_of(value);
+    // Nothing is differentiated through it, so the old content of an argument will do.
+    if (clone == recomputed_.end())
+      return value->is_input() && !is_unchanged_argument(plan_, value) ? plain(value)
+                                                                       : value_of(value);
     Value*& fence = fences_[value];
     if (!fence) fence = emit(graph(), "Detach", {clone->second});
     return fence;
@@ -369,7 +383,7 @@ class Extractor {
     using enum BackwardOperand::Kind;
     const bool differentiable = differentiable_.contains(value->name);
     const TensorId tensor = saved_.find(value->name);
-    if (!tensor && is_unchanged_argument(value))
+    if (!tensor && is_unchanged_argument(plan_, value))
       return {Unsaved, static_cast<size_t>(value->input_index()), TensorId(), value->name,
               differentiable};
     if (const auto changed = changed_.find(value->name);
@@ -403,12 +417,6 @@ class Extractor {
     return operand(value, std::move(facts));
   }
 
-  bool is_unchanged_argument(const Value* value) const {
-    if (!value->is_input()) return false;
-    const auto index = static_cast<size_t>(value->input_index());
-    return std::ranges::find(plan_.mutated_arguments, index) == plan_.mutated_arguments.end();
-  }
-
   /// The result of a CustomGradient instead of the value that it passes on: the gradient of the op
   /// is that of the CustomGradient.
   static const Value* custom_result(const Value* value) {
@@ -436,7 +444,7 @@ class Extractor {
 
   bool is_readable(const Value* value) const {
     if (twins_.contains(value) || saved_.find(value->name) || changed_.contains(value->name) ||
-        is_unchanged_argument(value))
+        is_unchanged_argument(plan_, value))
       return true;
     const Node* node = value->producer();
     return node && op_def(node->op).kind == OpKind::View && node->input(0) &&
@@ -496,10 +504,10 @@ BackwardPiece make_backward_piece(const Graph& joint, const PlanEntry& entry,
                                   const BackwardQuery& query) {
   const Plan& plan = *entry.program.plan;
   const SavedValues saved(plan, *entry.lowered);
-  const PerValue<bool> obtainable = obtainable_values(joint, saved);
+  const ChangedArguments changed = changed_arguments(joint, saved);
+  const PerValue<bool> obtainable = obtainable_values(joint, plan, saved, changed);
   const std::unique_ptr<Graph> forward = forward_region(joint, obtainable, query);
   const std::unique_ptr<Graph> gradient = build_gradient(*forward);
-  const ChangedArguments changed = changed_arguments(joint, saved);
   Clones clones = recompute_unsaved(*gradient, saved, changed);
   // What depends on an argument whose gradient is not wanted now is differentiated all the same.
   BackwardQuery all = query;

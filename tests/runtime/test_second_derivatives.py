@@ -449,6 +449,29 @@ def test_an_operand_that_nothing_saved_and_that_is_drawn(monkeypatch: pytest.Mon
         torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("config", ["", "Mul+TopK+:1:-1"])
+def test_an_argument_that_forward_has_overwritten(
+    config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where `topk`, whose gradient reads its places, is computed again from a copy of it."""
+    monkeypatch.setenv("ORTMODULE_MEMORY_OPT_CONFIG", config)
+
+    class Overwritten(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            largest = (2 * x).topk(1, dim=-1).values
+            x.detach().zero_()
+            return largest
+
+    torch._dynamo.reset()
+    model = ORTModule(Overwritten(), QUIET)
+    x = torch.randn(3, 4, requires_grad=True)
+    y = model(x)
+    (slope,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    torch.testing.assert_close(slope.sum(1, keepdim=True), 4 * y)
+    (bend,) = torch.autograd.grad(slope.sum(), x)
+    torch.testing.assert_close(bend.sum(1), torch.full((3,), 8.0))
+
+
 def test_a_model_that_never_asks_compiles_nothing() -> None:
     torch._dynamo.reset()
     model = ORTModule(mlp(nn.Tanh), QUIET)
