@@ -42,6 +42,13 @@ def value_now(value: Any) -> float | int:
     return float(value.node.hint) if isinstance(value, torch.SymFloat) else int(value.node.hint)
 
 
+def is_same(a: Any, b: Any) -> bool:
+    """Whether two sizes are the same number or the same expression, without a guard."""
+    left = a.node.expr if isinstance(a, torch.SymInt) else a
+    right = b.node.expr if isinstance(b, torch.SymInt) else b
+    return bool(left == right)
+
+
 def has_float(expr: sympy.Expr) -> bool:
     """Whether `expr` depends on a float of the program."""
     return any(symbol_is_type(symbol, SymT.FLOAT) for symbol in expr.free_symbols)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ortmodule_py.base.changing_numbers import changes
+from ortmodule_py.base.changing_numbers import changes, is_same
 from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.trace.record import is_changed, is_traced, may_require_gradient
 
@@ -62,17 +62,10 @@ def _like_input(grad: Any, tensor: Tensor) -> Any:
     if not isinstance(grad, Tensor) or not may_require_gradient(tensor):
         return None
     if grad.dim() != tensor.dim() or any(
-        _differ(a, b) for a, b in zip(grad.shape, tensor.shape, strict=True)
+        not is_same(a, b) for a, b in zip(grad.shape, tensor.shape, strict=True)
     ):
         grad = grad.sum_to_size(tensor.shape)
     return grad.to(tensor.dtype) if grad.dtype != tensor.dtype else grad
-
-
-def _differ(a: Any, b: Any) -> bool:
-    """Compare without adding guards."""
-    left = a.node.expr if isinstance(a, torch.SymInt) else a
-    right = b.node.expr if isinstance(b, torch.SymInt) else b
-    return bool(left != right)
 
 
 def refuse_changes(arguments: Sequence[Any], seen_elsewhere: Sequence[bool]) -> None:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._prims_common import compute_elementwise_output_strides, suggest_memory_format
+
+from ortmodule_py.base.changing_numbers import is_same
 
 aten = torch.ops.aten
 
@@ -26,36 +28,40 @@ _BATCH_NORMS = (
     aten._native_batch_norm_legit_functional,
     aten._native_batch_norm_legit_no_training,
 )
+_CORRECTED = {
+    *(*_ROW_MAJOR, *_LIKE_A_SUM, *_CONVOLUTIONS, *_BATCH_NORMS),
+    *(aten.threshold_backward.default, aten.roll.default, aten.rsub.Tensor),
+}
 
 
 def is_expanded(value: Tensor) -> bool:
     """Whether several indices may lead to one element."""
     sizes = zip(value.shape, value.stride(), strict=True)
-    return any(str(stride) == "0" and str(size) != "1" for size, stride in sizes)
+    return any(is_same(stride, 0) and not is_same(size, 1) for size, stride in sizes)
 
 
 def is_row_major(value: Any) -> bool:
-    """Whether a tensor is row-major, and everything else; compared as texts, since comparing symbols
-    would add guards."""
+    """Whether a tensor is row-major, and everything else."""
+    return not isinstance(value, Tensor) or _is_dense(value, range(value.dim() - 1, -1, -1))
+
+
+def _is_dense(value: Tensor, dims: Iterable[int]) -> bool:
+    """Whether each of the dimensions lies densely in the one after it. Expressions are compared, since
+    comparing symbols would add guards."""
     expected: Any = 1
-    if isinstance(value, Tensor):
-        for size, stride in zip(reversed(value.shape), reversed(value.stride()), strict=True):
-            if str(stride) != str(expected):
-                return False
-            expected = expected * size
+    last = -1
+    for dim in dims:
+        if last >= 0:
+            expected = expected * value.shape[last]
+        if not is_same(value.stride(dim), expected):
+            return False
+        last = dim
     return True
 
 
 def _is_volumes_last(value: Any) -> bool:
-    """Whether volumes lie channels-last, compared as texts."""
-    if not isinstance(value, Tensor) or value.dim() != 5:
-        return False
-    expected: Any = 1
-    for dim in (1, 4, 3, 2, 0):
-        if str(value.stride(dim)) != str(expected):
-            return False
-        expected = expected * value.shape[dim]
-    return True
+    """Whether volumes lie channels-last."""
+    return isinstance(value, Tensor) and value.dim() == 5 and _is_dense(value, (1, 4, 3, 2, 0))
 
 
 def _convolved(result: Tensor, x: Tensor, weight: Tensor) -> Tensor:
@@ -78,7 +84,7 @@ def _is_a_librarys(x: Tensor) -> bool:
 
 
 def _restrided(result: Tensor, strides: Sequence[Any]) -> Tensor:
-    if [*map(str, strides)] == [*map(str, result.stride())]:
+    if all(map(is_same, strides, result.stride())):
         return result
     return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=result.device)
 
@@ -122,7 +128,7 @@ def _like_iterator(result: Tensor, operands: Sequence[Any]) -> Tensor:
             x = torch.empty_like(x, dtype=common)
         missing = [0] * (result.dim() - x.dim())
         sizes = zip((*missing, *x.shape), (*missing, *x.stride()), result.shape, strict=True)
-        strides = [0 if str(size) != str(whole) else stride for size, stride, whole in sizes]
+        strides = [stride if is_same(size, whole) else 0 for size, stride, whole in sizes]
         iterated.append(x.as_strided(result.shape, strides))
     return _restrided(result, compute_elementwise_output_strides(*iterated))
 
@@ -136,7 +142,12 @@ def with_strides_kept(operand: Tensor, result: Any) -> Any:
 
 def with_eager_strides(func: Any, args: Sequence[Any], result: Any) -> Any:
     """Corrects operators whose fake results have other strides than their results in eager."""
-    if not args or all(map(is_row_major, args)):
+    packet = func.overloadpacket
+    # masked_fill works on a clone of its operand.
+    iterates = torch.Tag.pointwise in func.tags and packet is not aten.masked_fill
+    if not args or not (iterates or func in _CORRECTED or packet in _CORRECTED):
+        return result
+    if all(map(is_row_major, args)):
         return result
     if func in _ROW_MAJOR:
         return (
@@ -144,21 +155,19 @@ def with_eager_strides(func: Any, args: Sequence[Any], result: Any) -> Any:
             if isinstance(result, Tensor)
             else tuple(x.contiguous() for x in result)
         )
-    if func.overloadpacket in _LIKE_A_SUM:
+    if packet in _LIKE_A_SUM:
         return _like_sum(result, args)
     if func is aten.threshold_backward.default:  # ATen takes the gradient for the second operand
         return _like_sum(result, (args[1], args[0]))
     if func is aten.roll.default:
         return _rolled(result, *args)
-    if func.overloadpacket in _BATCH_NORMS:
+    if packet in _BATCH_NORMS:
         kept = _batch_norm_format(args[0])
         return (torch.empty_like(result[0], memory_format=kept), *result[1:])
     if func in _CONVOLUTIONS:
         return _convolved(result, *args[:2])
     if func is aten.rsub.Tensor:  # has no tag; ATen subtracts the other way round
         return _like_iterator(result, (args[1], args[0]))
-    # masked_fill works on a clone of its operand.
-    iterates = torch.Tag.pointwise in func.tags and func.overloadpacket is not aten.masked_fill
     if iterates and isinstance(result, Tensor):
         return _like_iterator(result, args)
     return result
