@@ -53,7 +53,9 @@ def processor_ms(model: nn.Module, *batch: Tensor) -> float:
 def main() -> None:
     """Print one row per kind of layer and length."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recurrent", description=__doc__)
-    parser.add_argument("--kinds", nargs="+", default=["LSTM", "GRU", "RNN"])
+    parser.add_argument(
+        "--kinds", nargs="+", default=["LSTM", "GRU", "RNN"], choices=("LSTM", "GRU", "RNN")
+    )
     parser.add_argument("--lengths", nargs="+", type=int, default=[64, 128, 512])
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--batch", type=int, default=32)
