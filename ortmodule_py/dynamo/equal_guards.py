@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import torch
@@ -51,9 +51,12 @@ class _Known:
 
 
 class GuardsOf:
-    """The guards of a traced layer; `UnequalError` if one of them cannot be asked of another layer."""
+    """The guards of a traced layer, but for those of the sources `own`, which may differ from layer to layer.
 
-    def __init__(self, source: Source, tx: Any) -> None:
+    `UnequalError` if one of them cannot be asked of another layer.
+    """
+
+    def __init__(self, source: Source, tx: Any, own: Set[Source] = frozenset()) -> None:
         self.source = plain_source(source)
         self.path = _module_path(self.source)
         self._tx = tx
@@ -67,7 +70,8 @@ class GuardsOf:
             guard.originating_source for guard in below if guard.create_fn_name() == "TYPE_MATCH"
         }
         for guard in below:
-            if not _is_of_class(guard.originating_source, typed):
+            source = guard.originating_source
+            if source not in own and not _is_of_class(source, typed):
                 self._add(guard)
 
     def _add(self, guard: Guard) -> None:
@@ -166,6 +170,10 @@ class Paths:
             else:
                 self._moved[source] = dataclasses.replace(source, **changed) if changed else source
         return self._moved[source]
+
+    def value(self, source: Source) -> Any:
+        """The Python object that a source names."""
+        return self._guards.value(source)
 
     def guard(self, known: Guard, create: Any) -> Guard:
         """The guard of the other layer."""

@@ -17,12 +17,23 @@ from typing import Any
 
 import sympy
 import torch
-from torch import Tensor, fx
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch import fx
+from torch._guards import Source
 
 from ortmodule_py.base.torch_state import thread_state
-from ortmodule_py.dynamo.equal_guards import GuardsOf, Paths, UnequalError
-from ortmodule_py.trace.repeats import STORAGE, describe, operands
+from ortmodule_py.dynamo.equal_guards import UnequalError
+from ortmodule_py.dynamo.layer_copies import copy_layer, may_copy
+from ortmodule_py.dynamo.open_calls import OpenCall, Read, described, is_made_object, unread_again
+from ortmodule_py.dynamo.traced_layers import (
+    LayerCall,
+    TracedLayer,
+    calls_since,
+    described_value,
+    frozen,
+    nodes_of,
+    version,
+)
+from ortmodule_py.trace.repeats import describe, operands
 
 _SMALLEST = 8
 """Calls of a layer; smaller ones take as long to copy as to trace."""
@@ -36,8 +47,6 @@ _OF_MEMORY = {
 }
 """Calls that give an argument other memory, which its fake tensor then has."""
 _STATE = "_ortmodule_layers"
-copied_layers = 0
-"""Layers that were copied in this process."""
 _VARIABLES: Any = torch._dynamo.variables
 _PLAIN = (
     *(type(None), bool, int, float, complex, str, type(...), torch.Size),
@@ -47,51 +56,12 @@ _PLAIN = (
 
 
 @dataclass
-class _Call:
-    """A call of a module, before it is traced."""
-
-    key: Any
-    """The description of its arguments, of the thread's modes and of what was traced so far."""
-    nodes: list[fx.Node]
-    """The nodes of its arguments, each once."""
-    variables: list[Any]
-    """Dynamo's variables of these nodes."""
-    versions: list[int]
-    """How often each argument was changed in place."""
-    before: fx.Node | None
-    """The last node of the graph."""
-    symbols: int
-    """Symbols that the capture has made."""
-    facts: tuple[Any, ...]
-    """The state of the thread, and counts, that the trace of a layer that can be copied leaves as they are."""
-    begun: int = 0
-    """Layers that were begun so far, this one included."""
-    changes_older: bool = False
-    """Whether the layer changed a Python object that the capture had made before."""
-
-
-@dataclass
-class _Traced:
-    """A traced layer."""
-
-    call: _Call
-    source: Any
-    result: Any
-    """Nodes, constants, and tuples of them."""
-    returned: dict[fx.Node, None]
-    """The nodes of the result."""
-    calls: list[fx.Node]
-    guards: GuardsOf | None = None
-    """Collected when another layer is compared for the first time."""
-
-
-@dataclass
 class EqualLayers:
     """The layers that Dynamo has traced in one capture."""
 
-    traced: dict[Any, list[_Traced]] = field(default_factory=dict)
+    traced: dict[Any, list[TracedLayer]] = field(default_factory=dict)
     """By class and number of arguments."""
-    inside: list[_Call] = field(default_factory=list)
+    inside: list[LayerCall] = field(default_factory=list)
     """The layers that are being traced."""
     begun: int = 0
     changes: int = 0
@@ -102,7 +72,7 @@ class EqualLayers:
     """Lists and dictionaries of the model that were changed."""
 
     @contextlib.contextmanager
-    def tracing(self, layer: _Call) -> Iterator[None]:
+    def tracing(self, layer: LayerCall) -> Iterator[None]:
         """Around the trace of a layer."""
         self.begun += 1
         layer.begun = self.begun
@@ -115,13 +85,15 @@ class EqualLayers:
     def made(self, mutation: Any) -> None:
         """Note when the capture made an object."""
         mutation.ortmodule_made = self.begun
+        mutation.ortmodule_opened = [layer for layer in self.inside if layer.opened]
 
     def changed(self, variable: Any) -> None:
         """Note that an object is changed."""
         mutation, kinds = variable.mutation_type, torch._dynamo.variables.base
         if _is_new(variable):
             for layer in self.inside:
-                layer.changes_older |= vars(mutation).get("ortmodule_made", 0) < layer.begun
+                # An open call may change what each layer has its own of.
+                layer.depends_on_older |= _is_older(variable, layer) != bool(layer.opened)
             return
         self.changes += 1
         if isinstance(mutation, kinds.ValueMutationExisting) and variable not in self.containers:
@@ -131,10 +103,82 @@ class EqualLayers:
         """Whether a changed list or dictionary of the model may hold an object that changes without guards."""
         return any(map(_hides_changes, self.containers))
 
-    def read(self, variable: Any) -> None:
-        """Note that a changed attribute is read."""
+    def read(self, variable: Any, name: str, value: Any) -> None:
+        """Note that an attribute is read which the capture has assigned; None if it has not."""
         if not _is_new(variable):
-            self.reads += 1
+            self.reads += value is not None
+            return
+        for layer in self.inside:
+            if not layer.opened and _is_older(variable, layer):
+                read = Read(variable, name, value, len(layer.open_calls))
+                layer.reads.append(read)
+                layer.depends_on_older |= not read.is_fixed()
+
+    def looked_at(self, source: Source) -> None:
+        """Note that Dynamo reads or guards a value of the model."""
+        for layer in self.inside:
+            if source in layer.numbers and not layer.opened:
+                layer.numbers[source] = True
+
+    def call(
+        self, trace: Callable[..., Any], method: Any, tx: Any, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        """What a call of a method returns, which is open for the layers that are younger than its object."""
+        output = tx.output
+        layers = [
+            layer
+            for layer in self.inside
+            if not layer.opened
+            and is_made_object(method.obj)
+            and _is_of_before(method.obj, layer)
+            and layer.facts[1] == thread_state()
+        ]
+        if not layers or len(output.tracers) != 1:
+            return trace(method, tx, args, kwargs)
+        last = next(iter(reversed(output.graph.nodes)), None)
+        call = OpenCall(method, [], {}, last)
+        call.args = [described(value, call.variables) for value in args]
+        call.kwargs = {name: described(value, call.variables) for name, value in kwargs.items()}
+        args = [unread_again(value) for value in args]
+        kwargs = {name: unread_again(value) for name, value in kwargs.items()}
+        guards = torch._guards.TracingContext.get().guards_context.dynamo_guards.source_to_guards
+        for layer in layers:
+            layer.opened = True
+            for source in call.given():
+                if isinstance(source, Source):
+                    layer.numbers.setdefault(source, bool(guards.get(source)))
+        try:
+            result = trace(method, tx, args, kwargs)
+        finally:
+            for layer in layers:
+                layer.opened = False
+        call.calls = calls_since(last, output.graph)
+        returned = nodes_of(result)
+        if returned is not None:
+            call.returned, call.result = returned, frozen(result)
+        for layer in layers:
+            layer.open_calls.append(call)
+            layer.depends_on_older |= returned is None or not _is_given(call, layer)
+        return result
+
+
+def _is_of_before(variable: Any, layer: LayerCall) -> bool:
+    """Whether a new object was made before the layer was begun."""
+    return bool(vars(variable.mutation_type).get("ortmodule_made", 0) < layer.begun)
+
+
+def _is_older(variable: Any, layer: LayerCall) -> bool:
+    """Whether a new object is not the layer's own: made before it, or by an open call of it."""
+    opened = vars(variable.mutation_type).get("ortmodule_opened", ())
+    return _is_of_before(variable, layer) or layer in opened
+
+
+def _is_given(call: OpenCall, layer: LayerCall) -> bool:
+    """Whether the arguments of an open call can be given for another layer, too."""
+    parts = list(call.given())
+    objects = [part for part in parts if isinstance(part, _VARIABLES.UserDefinedObjectVariable)]
+    known = not any(part is None for part in parts)
+    return known and all(_is_of_before(part, layer) for part in objects)
 
 
 def _is_new(variable: Any) -> bool:
@@ -181,36 +225,41 @@ def trace_or_copy(
     if before is None or layers.hides_changes():
         return trace(module, tx, args, kwargs)
     for earlier in reversed(layers.traced.get(names, [])):
+        if not may_copy(earlier, tx):
+            continue
+        earlier.call.key = _simplified(earlier.call.key, before.key, output.shape_env)
+        if before.key != earlier.call.key:
+            continue
         try:
-            return _copy(earlier, before, module, tx)
+            return copy_layer(earlier, before, module, tx)
         except UnequalError:
             continue
     with layers.tracing(before):
         result = trace(module, tx, args, kwargs)
-    calls = _calls_since(before.before, output.graph)
-    returned = _returned(result)
+    calls = calls_since(before.before, output.graph)
+    returned = nodes_of(result)
     size = sum(_size(node, tx) for node in calls)
     if returned is not None and size >= _SMALLEST and _is_closed(before, calls, layers, tx):
         found = layers.traced.setdefault(names, [])
-        found.append(_Traced(before, module.source, _frozen(result), returned, calls))
+        found.append(TracedLayer(before, module.source, frozen(result), returned, calls))
         del found[:-_CANDIDATES]
     return result
 
 
-def _described(given: Sequence[Any], layers: EqualLayers, tx: Any) -> _Call | None:
+def _described(given: Sequence[Any], layers: EqualLayers, tx: Any) -> LayerCall | None:
     """The call, or None if an argument is of a kind that cannot be compared."""
-    call = _Call(None, [], [], [], next(iter(reversed(tx.output.graph.nodes)), None), 0, ())
+    call = LayerCall(None, [], [], [], next(iter(reversed(tx.output.graph.nodes)), None), 0, ())
     keys = [_key_of(variable, call) for variable in given]
     if None in keys:
         return None
-    call.versions = [_version(node) for node in call.nodes]
+    call.versions = [version(node) for node in call.nodes]
     call.symbols = len(tx.output.shape_env.backed_var_to_val)
     call.facts = _facts(layers, tx.output)
     call.key = tuple(keys), call.facts[:_OF_KEY]
     return call
 
 
-def _key_of(variable: Any, call: _Call) -> Any:
+def _key_of(variable: Any, call: LayerCall) -> Any:
     """What the trace of a layer may depend on, of one argument; None if that is not known."""
     if isinstance(variable, _VARIABLES.LazyVariableTracker):
         if not variable.is_realized():
@@ -220,7 +269,7 @@ def _key_of(variable: Any, call: _Call) -> Any:
     kind = type(variable)
     if kind in (_VARIABLES.TensorVariable, _VARIABLES.SymNodeVariable):
         node = variable.as_proxy().node
-        described = _described_value(node.meta.get("example_value"))
+        described = described_value(node.meta.get("example_value"))
         if described is None:
             return None
         if node not in call.nodes:
@@ -233,36 +282,20 @@ def _key_of(variable: Any, call: _Call) -> Any:
     if kind in (_VARIABLES.TupleVariable, _VARIABLES.lists.SizeVariable):
         keys = tuple(_key_of(item, call) for item in variable.items)
         return None if None in keys else (kind, keys)
+    if is_made_object(variable):
+        return kind, variable.mutation_type
     # An object of the model that several layers get, as a configuration: it is the same one.
     return None if variable.source is None else (kind, variable.source)
 
 
-def _described_value(value: Any) -> Any:
-    if not isinstance(value, Tensor):
-        return describe(value)
-    if is_traceable_wrapper_subclass(value) or not torch._C._has_storage(value):
-        return None  # it has parts, or the values of a functional transform
-    gradient = value.is_leaf, value.grad_fn is None, value.is_inference()
-    kind = type(value), value.layout, value.is_conj(), value.is_neg()
-    return describe(value), describe(value.storage_offset()), gradient, kind
-
-
-def _described_values(value: Any) -> Any:
-    parts = value if isinstance(value, (tuple, list)) else [value]
-    return list(map(_described_value, parts))
-
-
-def _simplified(key: Any, symbols: Any) -> Any:
-    """A description with the sizes that are known by now."""
+def _simplified(key: Any, wanted: Any, symbols: Any) -> Any:
+    """A description with the sizes that are known by now, if it is another than the wanted one: an earlier layer may
+    itself have shown that two sizes are one."""
+    if key == wanted:
+        return key
     if isinstance(key, tuple):
-        return tuple(_simplified(part, symbols) for part in key)
+        return tuple(_simplified(part, None, symbols) for part in key)
     return symbols.replace(key) if isinstance(key, sympy.Expr) else key
-
-
-def _version(node: fx.Node) -> int:
-    value = node.meta.get("example_value")
-    plain = isinstance(value, Tensor) and not value.is_inference()
-    return value._version if plain else 0
 
 
 _OF_KEY = 3
@@ -286,17 +319,6 @@ def _facts(layers: EqualLayers, output: Any) -> tuple[Any, ...]:
     )
 
 
-def _calls_since(before: fx.Node | None, graph: fx.Graph) -> list[fx.Node]:
-    """The calls behind a node, in order; none if the node is gone."""
-    calls: list[fx.Node] = []
-    for node in reversed(graph.nodes):
-        if node is before:
-            return calls[::-1]
-        if node.op != "placeholder":
-            calls.append(node)
-    return calls[::-1] if before is None else []
-
-
 def _size(node: fx.Node, tx: Any) -> int:
     """The calls that a node stands for, with those in the body of a higher-order operator."""
     body = _body(node, tx)
@@ -309,20 +331,29 @@ def _body(node: fx.Node, tx: Any) -> fx.GraphModule | None:
     return body if isinstance(body, fx.GraphModule) else None
 
 
-def _is_closed(before: _Call, calls: list[fx.Node], layers: EqualLayers, tx: Any) -> bool:
+def _is_closed(before: LayerCall, calls: list[fx.Node], layers: EqualLayers, tx: Any) -> bool:
     """Whether a traced layer changed nothing but tensors of its own, and each call of it can be copied."""
     return (
         before.facts == _facts(layers, tx.output)
-        and not before.changes_older
-        and before.versions == [_version(node) for node in before.nodes]
+        and not before.depends_on_older
+        and before.versions == [version(node) for node in before.nodes]
         and all(
             node.op in ("call_function", "call_method") or _body(node, tx) is not None
             for node in calls
         )
         and not any(node.target in _OF_MEMORY for node in calls)
+        and not _reads_inside(before.open_calls, calls)
         and not _reads_new_symbols(before.symbols, calls, tx.output.shape_env)
         and all(_is_plain((node.args, tuple(node.kwargs.values()))) for node in calls)
     )
+
+
+def _reads_inside(open_calls: Sequence[OpenCall], calls: Sequence[fx.Node]) -> bool:
+    """Whether a call reads what an open call has computed beside its results."""
+    inside = {node for call in open_calls for node in call.calls}
+    results = {node for call in open_calls for node in call.returned}
+    own = [node for node in calls if node not in inside]
+    return any(node in inside and node not in results for call in own for node in operands(call))
 
 
 def _reads_new_symbols(before: int, calls: list[fx.Node], symbols: Any) -> bool:
@@ -351,153 +382,3 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, slice):
         return all(map(_is_plain, (value.start, value.stop, value.step)))
     return isinstance(value, (fx.Node, *_PLAIN))
-
-
-def _copy(earlier: _Traced, call: _Call, module: Any, tx: Any) -> Any:
-    """Copy the earlier layer; `UnequalError` if this one may be traced differently."""
-    if call.key != earlier.call.key:
-        # The earlier layer may itself have shown that two sizes are one.
-        earlier.call.key = _simplified(earlier.call.key, tx.output.shape_env)
-    if call.key != earlier.call.key or any(node._erased for node in earlier.calls):
-        raise UnequalError("arguments")
-    if earlier.guards is None:
-        earlier.guards = GuardsOf(earlier.source, tx)
-    paths = earlier.guards.moved_to(module.source)
-    made = dict(zip(earlier.call.nodes, call.nodes, strict=True))
-    variables = dict(zip(earlier.call.nodes, call.variables, strict=True))
-    for node in _read_outside(earlier):
-        variable = paths.input_for(node)
-        if variable is not None:
-            made[node], variables[node] = variable.as_proxy().node, variable
-    try:
-        _copy_calls(earlier, paths, made, variables, tx)
-    except UnequalError:
-        for node in reversed(earlier.calls):
-            if node in made:
-                tx.output.graph.erase_node(made[node])
-        raise
-    paths.install()
-    global copied_layers
-    copied_layers += 1
-    return _rebuilt(earlier.result, variables)
-
-
-def _copy_calls(
-    earlier: _Traced,
-    paths: Paths,
-    made: dict[fx.Node, fx.Node],
-    variables: dict[fx.Node, Any],
-    tx: Any,
-) -> None:
-    """Copy the calls of a layer, and make Dynamo's variables of its results.
-
-    The other calls keep the fake tensors of the earlier layer. `UnequalError` if a result is another than of that
-    layer: it is computed in the modes around the layer, not in those of a `no_grad` inside.
-    """
-    renewed = _renewed(earlier)
-    storages = {_storage(old): _storage(new) for old, new in made.items()}
-    for node in earlier.calls:
-        copied = tx.output.graph.node_copy(node, lambda read: made.get(read, read))
-        made[node] = copied
-        paths.rename(copied, tx.nn_module_stack)
-        if node not in renewed:
-            if (storage := _storage(node)) is not None:
-                copied.meta[STORAGE] = storages.get(storage, (copied_layers, storage))
-            continue
-        known = copied.meta.pop("example_value")
-        if node in earlier.returned:
-            proxy = fx.Proxy(copied, tx.output.current_tracer)
-            variables[node] = torch._dynamo.variables.builder.wrap_fx_proxy(tx, proxy)
-        elif isinstance(node.target, torch._ops.HigherOrderOperator):
-            copied.meta["example_value"] = torch.utils._pytree.tree_map_only(Tensor, _anew, known)
-        else:
-            copied.meta["example_value"] = torch._dynamo.utils.get_fake_value(copied, tx)
-        if _described_values(copied.meta["example_value"]) != _described_values(known):
-            raise UnequalError("results")
-
-
-def _anew(fake: Any) -> Any:
-    """A fake tensor in memory of its own; a result of a higher-order operator has such."""
-    with fake.fake_mode:
-        made = torch.empty_strided(
-            fake.shape,
-            fake.stride(),
-            dtype=fake.dtype,
-            device=fake.device,
-            requires_grad=fake.requires_grad,
-        )
-        return made if fake.is_leaf else made.clone()
-
-
-def _read_outside(earlier: _Traced) -> list[fx.Node]:
-    """The nodes that a layer reads or returns beside its arguments and its own calls."""
-    known = {*earlier.calls, *earlier.call.nodes}
-    read = {node: None for call in earlier.calls for node in operands(call)} | earlier.returned
-    return [node for node in read if node not in known and not _is_size(node)]
-
-
-def _is_size(node: fx.Node) -> bool:
-    """Whether it was read of an argument before the layer: the same expression of the same symbols."""
-    number = isinstance(node.meta.get("example_value"), (torch.SymInt, torch.SymFloat))
-    return number and "grapharg" not in node.meta
-
-
-def _renewed(earlier: _Traced) -> set[fx.Node]:
-    """The calls whose values share memory with a result, or with a parameter that is changed in place.
-
-    Dynamo tells results apart by their fake tensors, and counts changes there.
-    """
-    changed = [node for node in _read_outside(earlier) if _version(node)]
-    shared = {storage for node in [*earlier.returned, *changed] for storage in _storages(node)}
-    return {node for node in earlier.calls if shared & _storages(node)}
-
-
-def _storage(node: fx.Node) -> int | None:
-    """The memory of a tensor; None of several tensors and of numbers."""
-    value = node.meta.get("example_value")
-    return next(iter(_storages(node)), None) if isinstance(value, Tensor) else None
-
-
-def _storages(node: fx.Node) -> set[int]:
-    value = node.meta.get("example_value")
-    parts = value if isinstance(value, (tuple, list)) else [value]
-    tensors = [part for part in parts if isinstance(part, Tensor) and torch._C._has_storage(part)]
-    return {tensor.untyped_storage()._cdata for tensor in tensors}
-
-
-def _returned(result: Any) -> dict[fx.Node, None] | None:
-    """The nodes of a result; None if it is more than tensors, constants and tuples of them."""
-    result = _realized(result)
-    kind = type(result)
-    if kind is _VARIABLES.TensorVariable:
-        return {result.as_proxy().node: None}
-    if kind is _VARIABLES.ConstantVariable:
-        return {}
-    if kind is not _VARIABLES.TupleVariable:
-        return None
-    found: dict[fx.Node, None] = {}
-    for item in result.items:
-        nodes = _returned(item)
-        if nodes is None:
-            return None
-        found |= nodes
-    return found
-
-
-def _realized(variable: Any) -> Any:
-    lazy = isinstance(variable, _VARIABLES.LazyVariableTracker)
-    return variable.realize() if lazy and variable.is_realized() else variable
-
-
-def _frozen(result: Any) -> Any:
-    """A result as it is now, with nodes in place of tensors."""
-    result = _realized(result)
-    if type(result) is _VARIABLES.TupleVariable:
-        return tuple(map(_frozen, result.items))
-    return result if type(result) is _VARIABLES.ConstantVariable else result.as_proxy().node
-
-
-def _rebuilt(result: Any, variables: dict[fx.Node, Any]) -> Any:
-    if isinstance(result, tuple):
-        return _VARIABLES.TupleVariable([_rebuilt(item, variables) for item in result])
-    return variables[result] if isinstance(result, fx.Node) else result

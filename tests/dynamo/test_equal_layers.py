@@ -13,9 +13,10 @@ from torch._dynamo.output_graph import OutputGraph
 from torch.utils.checkpoint import checkpoint
 
 from ortmodule_py import ORTModule
-from ortmodule_py.dynamo import equal_layers
+from ortmodule_py.dynamo import layer_copies
 from ortmodule_py.dynamo.patches import equal_layers as row
 from ortmodule_py.dynamo.patches.table import running_torch
+from tests.dynamo.test_open_calls import Decoder, update
 from tests.semantics import QUIET, as_in_eager, assert_whole, original
 
 COPIES = running_torch() >= (2, 13)
@@ -65,9 +66,9 @@ def _x() -> Tensor:
 
 
 def _copies(run: Callable[[], Any]) -> int:
-    before = equal_layers.copied_layers
+    before = layer_copies.copied_layers
     run()
-    return equal_layers.copied_layers - before
+    return layer_copies.copied_layers - before
 
 
 def _change_p(model: Any) -> None:
@@ -365,7 +366,8 @@ def _texts(monkeypatch: pytest.MonkeyPatch, model: nn.Module) -> Iterator[tuple[
     with monkeypatch.context() as patched:
         patched.setattr(OutputGraph, "compile_and_call_fx_graph", watched)
         torch._dynamo.reset()
-        ORTModule(model, QUIET)(_x()).sum().backward()
+        result = ORTModule(model, QUIET)(_x())
+        (result[0] if isinstance(result, tuple) else result).sum().backward()
     yield from found
 
 
@@ -398,13 +400,17 @@ def _guard_text(guard: Any) -> str:
     return re.sub(r"_c?\d+'", "'", f"{guard.create_fn_name()} {guard.name}")
 
 
-@pytest.mark.parametrize("make", [_Stack, _Shared, _Nested, _checkpoints])
+def _decoder() -> nn.Module:
+    return Decoder(update)
+
+
+@pytest.mark.parametrize("make", [_Stack, _Shared, _Nested, _checkpoints, _decoder])
 def test_a_copy_is_what_dynamo_would_trace(
     monkeypatch: pytest.MonkeyPatch, make: Callable[[], nn.Module]
 ) -> None:
-    copies = equal_layers.copied_layers
+    copies = layer_copies.copied_layers
     copied = list(_texts(monkeypatch, make()))
-    assert (equal_layers.copied_layers > copies) == COPIES
+    assert (layer_copies.copied_layers > copies) == COPIES
     with monkeypatch.context() as patched:
         patched.setattr(row.equal_layers, "trace_or_copy", lambda call, *args: call(*args))
         traced = list(_texts(monkeypatch, make()))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ortmodule_py.dynamo import equal_layers
+from ortmodule_py.dynamo import equal_layers, layer_copies
 from ortmodule_py.dynamo.patches.probes import Trial
 from ortmodule_py.dynamo.patches.table import HOLDS, dynamo_output, patch, rows
 
@@ -44,13 +44,17 @@ def _probe(trial: Trial) -> bool:
     def change(model: Any) -> None:
         model[2].norm_first = True
 
-    x, before = torch.ones(2, 3, 4), equal_layers.copied_layers
+    x, before = torch.ones(2, 3, 4), layer_copies.copied_layers
     same = trial(_make, (x,), (x,), between=change)
     # The first layer is another one, as its input has no gradient; in the second capture the last one is, too.
-    return same and not trial.graph_breaks and equal_layers.copied_layers == before + 1
+    return same and not trial.graph_breaks and layer_copies.copied_layers == before + 1
 
 
-_WATCHING = ("changed objects", "changed attributes", "made objects")
+_WATCHING = (
+    *("changed objects", "changed attributes", "made objects"),
+    *("read attributes", "attributes as a dictionary"),
+    *("calls of objects", "guarded values", "read values"),
+)
 """Rows without which a layer is traced."""
 
 
@@ -95,11 +99,87 @@ def _changed(check: Callable[..., Any], self: Any, item: Any) -> Any:
     probe=_probe,
     needed_by=None,
 )
-def _read(load: Callable[..., Any], self: Any, item: Any, *args: Any, **kwargs: Any) -> Any:
+def _load(
+    load: Callable[..., Any], self: Any, item: Any, name: str, *args: Any, **kwargs: Any
+) -> Any:
+    value = load(self, item, name, *args, **kwargs)
     layers = _layers()
     if layers is not None:
-        layers.read(item)
-    return load(self, item, *args, **kwargs)
+        layers.read(item, name, value)
+    return value
+
+
+@patch(
+    "read attributes",
+    "A layer that asks whether an object has an attribute is not taken for one that finds another answer.",
+    {(2, 13): "torch._dynamo.side_effects:SideEffects.has_pending_mutation_of_attr"},
+    probe=_probe,
+    needed_by=None,
+)
+def _look_for(look: Callable[..., bool], self: Any, item: Any, name: str, *args: Any) -> bool:
+    layers = _layers()
+    if layers is not None and layers.inside and equal_layers.is_made_object(item):
+        layers.read(item, name, self.store_attr_mutations.get(item, {}).get(name))
+    return look(self, item, name, *args)
+
+
+@patch(
+    "attributes as a dictionary",
+    "A layer that reads all attributes of an object is not copied.",
+    {(2, 13): "torch._dynamo.variables.user_defined:UserDefinedObjectVariable.get_dict_vt"},
+    probe=_probe,
+    needed_by=None,
+)
+def _as_dictionary(attributes: Callable[..., Any], self: Any, tx: Any) -> Any:
+    found = attributes(self, tx)
+    layers = _layers()
+    if layers is not None and layers.inside and equal_layers.is_made_object(self):
+        layers.read(self, "the dictionary of all", found)
+    return found
+
+
+@patch(
+    "calls of objects",
+    "A call of a method of an older object is traced again in each layer.",
+    {(2, 13): "torch._dynamo.variables.functions:UserMethodVariable.call_function"},
+    probe=_probe,
+    needed_by=None,
+)
+def _call_method(
+    call: Callable[..., Any], self: Any, tx: Any, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Any:
+    layers = _layers()
+    if layers is None or not layers.inside:
+        return call(self, tx, args, kwargs)
+    return layers.call(call, self, tx, args, kwargs)
+
+
+@patch(
+    "guarded values",
+    "A number that a layer guards is the same in the next layer.",
+    {(2, 13): "torch._guards:GuardsSet.add"},
+    probe=_probe,
+    needed_by=None,
+)
+def _guard(add: Callable[..., None], self: Any, guard: Any, *args: Any, **kwargs: Any) -> None:
+    layers = _layers()
+    if layers is not None and layers.inside:
+        layers.looked_at(guard.originating_source)
+    add(self, guard, *args, **kwargs)
+
+
+@patch(
+    "read values",
+    "A number that a layer reads is the same in the next layer.",
+    {(2, 13): "torch._dynamo.variables.builder:VariableBuilder.__call__"},
+    probe=_probe,
+    needed_by=None,
+)
+def _build(build: Callable[..., Any], self: Any, value: Any) -> Any:
+    layers = _layers()
+    if layers is not None and layers.inside:
+        layers.looked_at(self.source)
+    return build(self, value)
 
 
 @patch(
