@@ -63,6 +63,8 @@ class CaptureLog:
     """The captured kinds of a list of tensors by capture, by function and source."""
     read_lists: set[str] = field(default_factory=set)
     """Lines that append to a list that the same function reads."""
+    traced_whole: set[types.CodeType] = field(default_factory=set)
+    """Functions in which layers that call older objects are not copied, as a copy of one has failed half-way."""
     float_values: defaultdict[tuple[str, str], set[Values]] = field(
         default_factory=lambda: defaultdict(set)
     )

@@ -49,6 +49,7 @@ from ortmodule_py.dynamo.skipped_frames import (
     Skipped,
     SkippedFrames,
     is_layer,
+    is_of_numpy,
     uses_optimizer,
 )
 from ortmodule_py.dynamo.transforms import Transforms
@@ -285,7 +286,7 @@ class Frames:
             return _skip_once(recursive=code in self._open_loops and _calls_nothing_large(frame))
         if code in self._compiler.log.transforms.in_python:
             return _skip_once(recursive=True)
-        if uses_optimizer(frame):
+        if uses_optimizer(frame) or is_of_numpy(frame):
             return _skip_once()
         skipped = self._skipped.find(frame)
         if skipped is None:

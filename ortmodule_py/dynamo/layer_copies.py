@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch._guards import Source
 
 from ortmodule_py.dynamo.equal_guards import GuardsOf, Paths, UnequalError
 from ortmodule_py.dynamo.open_calls import OpenCall, given_again, is_same_constant
+from ortmodule_py.dynamo.patches.table import capturing_compiler
 from ortmodule_py.dynamo.traced_layers import (
     LayerCall,
     TracedLayer,
@@ -26,17 +28,21 @@ from ortmodule_py.dynamo.traced_layers import (
 from ortmodule_py.trace.repeats import STORAGE, operands
 
 _VARIABLES: Any = torch._dynamo.variables
-_TRACED_WHOLE: set[Any] = set()
-"""Code objects in which layers with open calls are traced, as a copy of one has failed half-way."""
 copied_layers = 0
 """Layers that were copied in this process."""
 
 
 def may_copy(earlier: TracedLayer, tx: Any) -> bool:
     """Whether the layer is still as it was traced, and no copy of one with open calls has failed in this code."""
-    if earlier.call.open_calls and tx.output.root_tx.f_code in _TRACED_WHOLE:
+    if earlier.call.open_calls and tx.output.root_tx.f_code in _traced_whole():
         return False
     return not any(node._erased for node in earlier.calls)
+
+
+def _traced_whole() -> set[types.CodeType]:
+    compiler: Any = capturing_compiler()
+    codes: set[types.CodeType] = compiler.log.traced_whole
+    return codes
 
 
 def copy_layer(earlier: TracedLayer, call: LayerCall, module: Any, tx: Any) -> Any:
@@ -56,7 +62,7 @@ def copy_layer(earlier: TracedLayer, call: LayerCall, module: Any, tx: Any) -> A
         _Copy(earlier, paths, made, variables, tx).run()
     except UnequalError as error:
         if earlier.call.open_calls:  # they have changed objects
-            _TRACED_WHOLE.add(tx.output.root_tx.f_code)
+            _traced_whole().add(tx.output.root_tx.f_code)
             # The kind that forgets which instructions were reached, as others are reached now.
             restart = torch._dynamo.exc.UnspecializeRestartAnalysis
             raise restart(restart_reason="unequal layers") from error

@@ -33,6 +33,7 @@ _KINDS = {
     "Unsupported Tensor.item() call": _READS,
     "Unsupported Tensor.tolist() call": _READS,
     "Tensor.tolist() with non-integer tensor": _READS,
+    "attempted to trace torch._numpy.random": "numbers are drawn by `numpy.random`",
     "Missing tp_iternext": "an iterator that was made in Python, outside of what is captured, is read",
     "Data dependent operator": "`{name}` returns a number that depends on the values of a tensor",
     "Dynamic shape operator": "the shape of the result of `{name}` depends on the values of a tensor",

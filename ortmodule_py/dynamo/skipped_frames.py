@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import types
 import weakref
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +20,7 @@ _OPTIMIZERS = os.path.join(os.path.dirname(torch.__file__), "optim", "")
 _KINDS = 8
 """With so many kinds of arguments a function without anything to capture is tried."""
 _PLAIN = (bool, int, float, str, type(None))
+_EMPTY_CELL = types.CellType()
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,26 @@ def uses_optimizer(frame: Any) -> bool:
     if frame.f_code.co_filename.startswith(_OPTIMIZERS):
         return True
     return any(isinstance(value, torch.optim.Optimizer) for value in frame.f_locals.values())
+
+
+def is_of_numpy(frame: Any) -> bool:
+    """Whether this is a function of numpy on numbers and arrays: nothing in it has a gradient, and each size would be
+    a capture of its own."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not all(map(_is_number_or_array, frame.f_locals.values())):
+        return False
+    code, names = frame.f_code, frame.f_globals
+    return any(names.get(name) is numpy for name in code.co_names)
+
+
+def _is_number_or_array(value: Any, functions: bool = True) -> bool:
+    """Also lists and tuples of such, and functions of such: those of these may be without an end."""
+    if isinstance(value, (list, tuple)):
+        return all(_is_number_or_array(part, functions=False) for part in value)
+    if isinstance(value, types.FunctionType):
+        cells = [cell for cell in value.__closure__ or () if cell != _EMPTY_CELL]
+        return functions and all(_is_number_or_array(c.cell_contents, False) for c in cells)
+    return isinstance(value, _PLAIN) or type(value).__module__ == "numpy"
 
 
 def _what_runs(frame: Any) -> Any:

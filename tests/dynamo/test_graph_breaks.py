@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import sys
 import types
@@ -15,8 +16,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ortmodule_py import ORTModule, last_run_report
 from ortmodule_py.dynamo.patches.table import running_torch
-from tests.semantics import Calls, as_in_eager, assert_compiled, assert_whole, original
+from tests.semantics import QUIET, Calls, as_in_eager, assert_compiled, assert_whole, original
 
 
 def _broken_twice(self: Any, x: Tensor, ids: Tensor) -> Tensor:
@@ -271,3 +273,48 @@ def _checked_in_contexts(y: Tensor) -> Tensor:
 
 def test_a_check_in_a_context_of_a_function_that_is_called() -> None:
     assert_whole(as_in_eager(Calls(_of_another_function), lambda model: model(torch.randn(3, 4))))
+
+
+def _spans(shape: tuple[int, int], width: int) -> np.ndarray:
+    """Places of random spans, as Wav2Vec2 masks features (SpecAugment)."""
+    chance = np.random.rand(1).item()
+    rows = []
+    for _ in range(shape[0]):
+        starts = np.random.choice(np.arange(shape[1] - width + 1), 1 + int(chance), replace=False)
+        rows.append((starts[:, None] + np.arange(width)[None]).reshape(-1))
+    places = np.zeros(shape, dtype=bool)
+    np.put_along_axis(places, np.array(rows), True, -1)
+    return places
+
+
+class _Masked(nn.Module):
+    """Calls it where Dynamo cannot break the graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)) for _ in range(2)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        with contextlib.ExitStack():
+            for layer in self.layers:
+                x = layer(x)
+            mask = torch.from_numpy(_spans((x.shape[0], x.shape[1]), 2))
+            return (x * ~mask[:, :, None]).square().sum()
+
+
+def test_a_function_of_numpy_is_no_capture_for_each_size() -> None:
+    torch._dynamo.reset()
+    module = _Masked()
+    model = ORTModule(copy.deepcopy(module), QUIET)
+    captures = []
+    for length in range(5, 13):
+        x, results = torch.randn(3, length, 4), []
+        for each in (module, model):
+            np.random.seed(1)
+            results.append(each(x))
+        torch.testing.assert_close(*results)
+        captures.append(last_run_report(model)["captures"])
+    assert captures[2] == captures[-1] > 0
+    assert "numbers are drawn by `numpy.random`" in str(last_run_report(model)["eager_pieces"])
