@@ -50,6 +50,8 @@ def fake_inputs(
     if fake_mode is None:
         fake_mode = FakeTensorMode(shape_env=ShapeEnv())
 
+    viewed = {id(value._base) for value in example_inputs if isinstance(value, Tensor)}
+
     def convert(value: Any, node: fx.Node) -> Any:
         if not isinstance(value, Tensor):
             return value
@@ -61,6 +63,10 @@ def fake_inputs(
             raise CannotLower(reason, _first_use(node))
         if isinstance(value, FakeTensor):
             return value if value.fake_mode is fake_mode else fake_mode.from_tensor(value)
+        known = node.meta.get("example_value")
+        if isinstance(known, Tensor) and (value._is_view() or id(value) in viewed):
+            # Of a view and the input that it is of, Dynamo gives one the symbols of the other, by their order.
+            return fake_like(known, fake_mode)
         symbolic = context.tensor_to_context.get(value) if context is not None else None
         source = symbolic.tensor_source if symbolic is not None else None
         return fake_mode.from_tensor(
