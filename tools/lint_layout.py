@@ -75,6 +75,7 @@ FOREIGN: list[tuple[str, re.Pattern[str], tuple[str, ...]]] = [
             "csrc/kernels/cublas/",
             "csrc/kernels/cudnn/",
             "csrc/bindings/cuda/",
+            "tests/cublas_emulation/",
         ),
     ),
 ]

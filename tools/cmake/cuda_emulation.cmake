@@ -21,3 +21,11 @@ target_compile_definitions(ortm_cuda_emulation PRIVATE ORTM_CUDA_EMULATION ORTM_
 target_compile_options(ortm_cuda_emulation PRIVATE -Wno-unknown-pragmas)
 set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/cuda_emulation/host_library.cpp PROPERTIES
   COMPILE_DEFINITIONS "ORTM_CXX=\"${CMAKE_CXX_COMPILER}\";ORTM_SOURCE_DIR=\"${PROJECT_SOURCE_DIR}\"")
+
+# The calls of cuBLASLt, with products computed on the host (tests/cublas_emulation). Only for the C++
+# tests: whole modules multiply faster by ATen, which has the place of cuBLASLt's fallback anyway.
+file(GLOB cublas_sources CONFIGURE_DEPENDS
+  ${PROJECT_SOURCE_DIR}/csrc/kernels/cublas/*.cpp ${PROJECT_SOURCE_DIR}/tests/cublas_emulation/*.cpp)
+add_library(ortm_cublas_emulation OBJECT EXCLUDE_FROM_ALL ${cublas_sources})
+ortm_target(ortm_cublas_emulation)
+target_include_directories(ortm_cublas_emulation PRIVATE ${PROJECT_SOURCE_DIR}/tests/cublas_emulation)

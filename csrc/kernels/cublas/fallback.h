@@ -26,14 +26,15 @@ class Fallback {
   std::shared_ptr<const void> prepared_;
 };
 
-/// `def` on CUDA with one `Prepared` per step, which is made of StepFacts and has a `problem` and a
+/// `def` on CUDA with one `Prepared` per step, which is made of StepFacts and has a `product` and a
 /// `fallback`: scratch for whichever of the two will run.
 template <typename Prepared>
 KernelDef with_product(KernelDef def) {
   def.device = Device::CUDA;
   def.workspace_bytes = [](const StepFacts& facts) {
     const Prepared prepared(facts);
-    return std::max(prepared.problem.declared_bytes(), prepared.fallback.workspace_bytes(facts));
+    return std::max(prepared.product.problem().declared_bytes(),
+                    prepared.fallback.workspace_bytes(facts));
   };
   def.prepare = [](const StepFacts& facts) -> std::shared_ptr<const void> {
     return std::make_shared<Prepared>(facts);

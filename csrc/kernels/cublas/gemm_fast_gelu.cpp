@@ -23,12 +23,13 @@ bool has_bias(const StepFacts& facts) {
 void gemm_fast_gelu(const KernelArgs& args);
 
 struct Prepared {
-  Problem problem;
+  Product product;
   Fallback fallback;
 
   explicit Prepared(const StepFacts& facts)
-      : problem(matmul_problem(facts), facts.outputs[0].dtype,
-                has_bias(facts) ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX),
+      : product(Problem(
+            matmul_problem(facts), facts.outputs[0].dtype,
+            has_bias(facts) ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX)),
         fallback(facts, gemm_fast_gelu) {}
 };
 
@@ -38,8 +39,8 @@ void gemm_fast_gelu(const KernelArgs& args) {
                     .b = args.in[1].data,
                     .y = args.out[0].data,
                     .auxiliary = args.out[1].data};
-  if (prepared.problem.reads_or_writes_vector()) operands.vector = args.in[2].data;
-  if (!run_product(prepared.problem, 1.0, 0.0, operands, args)) prepared.fallback.run(args);
+  if (prepared.product.problem().reads_or_writes_vector()) operands.vector = args.in[2].data;
+  if (!prepared.product.run(1.0, 0.0, operands, args)) prepared.fallback.run(args);
 }
 
 Reason gemm_fast_gelu_unsupported(const StepFacts& facts) {

@@ -25,15 +25,15 @@ Problem problem_of(const StepFacts& facts) {
 void matmul(const KernelArgs& args);
 
 struct Prepared {
-  Problem problem;
+  Product product;
   Fallback fallback;
   double alpha = 1.0;
   double beta = 0.0;
 
-  explicit Prepared(const StepFacts& facts) : problem(problem_of(facts)), fallback(facts, matmul) {
+  explicit Prepared(const StepFacts& facts) : product(problem_of(facts)), fallback(facts, matmul) {
     const Attrs& attrs = facts.node().attrs;
     alpha = attrs.number("alpha", 1.0);
-    beta = problem.adds ? attrs.number("beta", 1.0) : 0.0;
+    beta = product.problem().adds ? attrs.number("beta", 1.0) : 0.0;
   }
 };
 
@@ -41,7 +41,7 @@ void* shifted(void* data, int64_t bytes) { return static_cast<char*>(data) + byt
 
 void matmul(const KernelArgs& args) {
   const auto& prepared = *static_cast<const Prepared*>(args.prepared);
-  const Problem& problem = prepared.problem;
+  const Problem& problem = prepared.product.problem();
   const auto element = static_cast<int64_t>(size_of(problem.dtype));
   for (const BlasOffsets& at : problem.shape.calls) {
     Operands operands{.a = shifted(args.in[0].data, at.a * element),
@@ -49,7 +49,7 @@ void matmul(const KernelArgs& args) {
                       .y = shifted(args.out[0].data, at.y * element)};
     if (problem.adds) operands.c = args.in[2].data;
     if (problem.reads_or_writes_vector()) operands.vector = args.in[2].data;
-    if (!run_product(problem, prepared.alpha, prepared.beta, operands, args))
+    if (!prepared.product.run(prepared.alpha, prepared.beta, operands, args))
       return prepared.fallback.run(args);
   }
 }

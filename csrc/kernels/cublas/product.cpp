@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <compare>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 namespace ortmodule::cublas {
 namespace {
@@ -116,141 +119,141 @@ uint32_t alignment_or_best(const void* address) {
 
 using Algorithm = std::optional<cublasLtMatmulAlgo_t>;
 
-/// One product with everything described.
-class Call {
+/// What a choice depends on besides the problem: flags of the run and alignments of addresses.
+struct Circumstances {
+  int device = 0;
+  cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
+  bool narrow_sums = false;
+  std::array<uint32_t, 6> alignments = {};  // of a, b, c, y, vector, auxiliary
+
+  auto operator<=>(const Circumstances&) const = default;
+};
+
+Circumstances circumstances_of(const Problem& problem, const Operands& at,
+                               const KernelContext& context) {
+  return {context.device_index,
+          compute_type(problem.dtype, context),
+          allows_narrow_sums(problem.dtype, context),
+          {alignment_of(at.a), alignment_of(at.b), alignment_of(problem.adds ? at.c : at.y),
+           alignment_of(at.y), alignment_or_best(at.vector), alignment_or_best(at.auxiliary)}};
+}
+
+/// The descriptors of a problem whose sums are made in one way.
+class Description {
  public:
-  Call(const Problem& problem, const Operands& operands, const KernelArgs& args)
-      : problem_(problem), at_(operands), args_(args) {
-    const cudaDataType_t type = data_type(problem_.dtype);
-    const MatMulProblem& s = problem_.shape;
-    const bool wide = problem_.dtype == DType::Float64;
-    check(cublasLtMatmulDescCreate(desc_.address(), compute_type(problem_.dtype, args.context),
-                                   wide ? CUDA_R_64F : CUDA_R_32F),
+  Description(const Problem& problem, cublasComputeType_t compute) {
+    const cudaDataType_t type = data_type(problem.dtype);
+    const MatMulProblem& s = problem.shape;
+    const bool wide = problem.dtype == DType::Float64;
+    check(cublasLtMatmulDescCreate(desc_.address(), compute, wide ? CUDA_R_64F : CUDA_R_32F),
           "cublasLtMatmulDescCreate");
     set(desc_, CUBLASLT_MATMUL_DESC_TRANSA, s.b.flipped ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(desc_, CUBLASLT_MATMUL_DESC_TRANSB, s.a.flipped ? CUBLAS_OP_T : CUBLAS_OP_N);
-    describe_epilogue();
+    if (problem.epilogue != CUBLASLT_EPILOGUE_DEFAULT)
+      set(desc_, CUBLASLT_MATMUL_DESC_EPILOGUE, problem.epilogue);
+    if (problem.has_auxiliary())
+      set(desc_, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, problem.shape.columns);
     describe(b_, type, s.inner, s.columns, s.b, s.batch);
     describe(a_, type, s.rows, s.inner, s.a, s.batch);
     describe(y_, type, s.rows, s.columns, s.y, s.batch);
     BlasMatrix c = s.y;
-    if (problem_.adds) c.leading = std::max(problem_.c_leading, s.columns);
+    if (problem.adds) c.leading = std::max(problem.c_leading, s.columns);
     describe(c_, type, s.rows, s.columns, c, s.batch);
   }
 
-  bool run(double alpha, double beta) {
-    for (const void* address : {at_.vector, at_.auxiliary})
-      if (alignment_or_best(address) < kEpilogueAlignment) return false;
-    const Algorithm algorithm = chosen();
-    if (!algorithm) return false;
-    return problem_.dtype == DType::Float64
-               ? run_with(*algorithm, alpha, beta)
-               : run_with(*algorithm, static_cast<float>(alpha), static_cast<float>(beta));
-  }
-
- private:
-  using Key = std::tuple<std::tuple<int, DType, cublasComputeType_t, bool>,
-                         std::tuple<int64_t, int64_t, int64_t, int64_t>,
-                         std::array<std::tuple<int64_t, bool, int64_t>, 3>,
-                         std::tuple<cublasLtEpilogue_t, bool, int64_t>, std::array<uint32_t, 6>>;
-
-  struct Known {
-    std::mutex mutex;
-    std::map<Key, Algorithm> algorithms;
-  };
-  static Known& known() {
-    static Known all;
-    return all;
-  }
-
-  void describe_epilogue() {
-    if (problem_.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return;
-    set(desc_, CUBLASLT_MATMUL_DESC_EPILOGUE, problem_.epilogue);
-    // The heuristics look at the alignment of both addresses.
-    if (problem_.reads_or_writes_vector())
-      set(desc_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, at_.vector);
-    if (!problem_.has_auxiliary()) return;
-    set(desc_, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, at_.auxiliary);
-    set(desc_, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, problem_.shape.columns);
+  /// The addresses that are part of the description; the heuristics look at their alignment.
+  void point_to(const Problem& problem, const Operands& at) const {
+    if (problem.reads_or_writes_vector()) set(desc_, CUBLASLT_MATMUL_DESC_BIAS_POINTER, at.vector);
+    if (problem.has_auxiliary())
+      set(desc_, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, at.auxiliary);
   }
 
   template <class Scalar>
-  bool run_with(const cublasLtMatmulAlgo_t& algorithm, Scalar alpha, Scalar beta) {
-    const cublasStatus_t status =
-        cublasLtMatmul(static_cast<cublasLtHandle_t>(args_.context.blas_lt), desc_.get(), &alpha,
-                       at_.b, b_.get(), at_.a, a_.get(), &beta, c_address(), c_.get(), at_.y,
-                       y_.get(), &algorithm, aligned_workspace(args_.workspace),
-                       problem_.workspace_bytes, static_cast<cudaStream_t>(args_.context.stream));
-    // The heuristics may name what the call then refuses: an epilogue, or an alignment.
-    if (refuses(status)) {
-      const std::lock_guard lock(known().mutex);
-      known().algorithms[key()] = std::nullopt;
-      return false;
-    }
-    check(status, "cublasLtMatmul");
-    return true;
+  cublasStatus_t launch(const Problem& problem, const Operands& at, const KernelArgs& args,
+                        const cublasLtMatmulAlgo_t& algorithm, Scalar alpha, Scalar beta) const {
+    return cublasLtMatmul(static_cast<cublasLtHandle_t>(args.context.blas_lt), desc_.get(), &alpha,
+                          at.b, b_.get(), at.a, a_.get(), &beta, problem.adds ? at.c : at.y,
+                          c_.get(), at.y, y_.get(), &algorithm, aligned_workspace(args.workspace),
+                          problem.workspace_bytes, static_cast<cudaStream_t>(args.context.stream));
   }
 
-  const void* c_address() const { return problem_.adds ? at_.c : at_.y; }
-
-  Key key() const {
-    const MatMulProblem& s = problem_.shape;
-    const KernelContext& context = args_.context;
-    const auto facts_of = [](const BlasMatrix& m) {
-      return std::tuple(m.leading, m.flipped, m.batch_stride);
-    };
-    return {std::tuple(context.device_index, problem_.dtype, compute_type(problem_.dtype, context),
-                       allows_narrow_sums(problem_.dtype, context)),
-            std::tuple(s.rows, s.columns, s.inner, s.batch),
-            {facts_of(s.a), facts_of(s.b), facts_of(s.y)},
-            std::tuple(problem_.epilogue, problem_.adds, problem_.c_leading),
-            {alignment_of(at_.a), alignment_of(at_.b), alignment_of(c_address()),
-             alignment_of(at_.y), alignment_or_best(at_.vector), alignment_or_best(at_.auxiliary)}};
-  }
-
-  /// The one that the heuristics put first, for this problem, these flags and alignments.
-  Algorithm chosen() {
-    const Key key = this->key();
-    {
-      const std::lock_guard lock(known().mutex);
-      const auto& algorithms = known().algorithms;
-      if (const auto found = algorithms.find(key); found != algorithms.end()) return found->second;
-    }
-    const Algorithm algorithm = heuristic();
-    const std::lock_guard lock(known().mutex);
-    return known().algorithms.emplace(key, algorithm).first->second;
-  }
-
-  Algorithm heuristic() {
+  /// The algorithm that the heuristics put first.
+  Algorithm heuristic(const Problem& problem, const Circumstances& now, void* handle) const {
     Preference preference;
     check(cublasLtMatmulPreferenceCreate(preference.address()), "cublasLtMatmulPreferenceCreate");
     set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-        static_cast<uint64_t>(problem_.workspace_bytes));
+        static_cast<uint64_t>(problem.workspace_bytes));
     // The library's first operand is our b.
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(at_.b));
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(at_.a));
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(c_address()));
-    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(at_.y));
-    if (!allows_narrow_sums(problem_.dtype, args_.context))
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, now.alignments[1]);
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, now.alignments[0]);
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, now.alignments[2]);
+    set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, now.alignments[3]);
+    if (!now.narrow_sums)
       set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
           uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE} |
               uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
     cublasLtMatmulHeuristicResult_t result{};
     int found = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-        static_cast<cublasLtHandle_t>(args_.context.blas_lt), desc_.get(), b_.get(), a_.get(),
-        c_.get(), y_.get(), preference.get(), 1, &result, &found);
+        static_cast<cublasLtHandle_t>(handle), desc_.get(), b_.get(), a_.get(), c_.get(), y_.get(),
+        preference.get(), 1, &result, &found);
     if (refuses(status)) return std::nullopt;
     check(status, "cublasLtMatmulAlgoGetHeuristic");
     if (found == 0 || result.state != CUBLAS_STATUS_SUCCESS) return std::nullopt;
     return result.algo;
   }
 
-  const Problem& problem_;
-  const Operands& at_;
-  const KernelArgs& args_;
+ private:
   MatMulDesc desc_;
   MatrixLayout a_, b_, c_, y_;
+};
+
+/// The choices of this process: equal problems have one algorithm, whichever step has them.
+class KnownAlgorithms {
+ public:
+  static KnownAlgorithms& all() {
+    static KnownAlgorithms known;
+    return known;
+  }
+
+  template <class Find>
+  Algorithm find_or(const Problem& problem, const Circumstances& now, const Find& find) {
+    const Key key = key_of(problem, now);
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto found = algorithms_.find(key); found != algorithms_.end())
+        return found->second;
+    }
+    const Algorithm algorithm = find();
+    const std::lock_guard lock(mutex_);
+    return algorithms_.emplace(key, algorithm).first->second;
+  }
+
+  /// It was named, but does not run.
+  void forget(const Problem& problem, const Circumstances& now) {
+    const std::lock_guard lock(mutex_);
+    algorithms_[key_of(problem, now)] = std::nullopt;
+  }
+
+ private:
+  using Key = std::tuple<Circumstances, DType, std::tuple<int64_t, int64_t, int64_t, int64_t>,
+                         std::array<std::tuple<int64_t, bool, int64_t>, 3>,
+                         std::tuple<cublasLtEpilogue_t, bool, int64_t>>;
+
+  static Key key_of(const Problem& problem, const Circumstances& now) {
+    const MatMulProblem& s = problem.shape;
+    const auto facts_of = [](const BlasMatrix& m) {
+      return std::tuple(m.leading, m.flipped, m.batch_stride);
+    };
+    return {now,
+            problem.dtype,
+            std::tuple(s.rows, s.columns, s.inner, s.batch),
+            {facts_of(s.a), facts_of(s.b), facts_of(s.y)},
+            std::tuple(problem.epilogue, problem.adds, problem.c_leading)};
+  }
+
+  std::mutex mutex_;
+  std::map<Key, Algorithm> algorithms_;
 };
 
 bool is_empty(const OperandFacts& operand) { return element_count(operand.layout.sizes) == 0; }
@@ -265,9 +268,57 @@ Problem::Problem(MatMulProblem given, DType type, cublasLtEpilogue_t what)
       static_cast<size_t>(std::min(kMostWorkspaceBytes, (partial_bytes + 63) / 64 * 64));
 }
 
-bool run_product(const Problem& problem, double alpha, double beta, const Operands& operands,
-                 const KernelArgs& args) {
-  return Call(problem, operands, args).run(alpha, beta);
+/// What one step has asked so far. A run has all of it until its product is launched: addresses are
+/// written into a description that all runs share.
+struct Product::State {
+  std::mutex mutex;
+  std::map<cublasComputeType_t, Description> descriptions;
+  std::vector<std::pair<Circumstances, Algorithm>> algorithms;
+
+  const Description& description(const Problem& problem, cublasComputeType_t compute) {
+    return descriptions.try_emplace(compute, problem, compute).first->second;
+  }
+
+  /// Those of a step are few: planned memory has one alignment.
+  Algorithm& algorithm(const Problem& problem, const Circumstances& now,
+                       const Description& description, void* handle) {
+    for (auto& [known, algorithm] : algorithms)
+      if (known == now) return algorithm;
+    return algorithms
+        .emplace_back(
+            now, KnownAlgorithms::all().find_or(
+                     problem, now, [&] { return description.heuristic(problem, now, handle); }))
+        .second;
+  }
+};
+
+Product::Product(Problem problem)
+    : problem_(std::move(problem)), state_(std::make_unique<State>()) {}
+Product::~Product() = default;
+
+bool Product::run(double alpha, double beta, const Operands& operands,
+                  const KernelArgs& args) const {
+  for (const void* address : {operands.vector, operands.auxiliary})
+    if (alignment_or_best(address) < kEpilogueAlignment) return false;
+  const Circumstances now = circumstances_of(problem_, operands, args.context);
+  const std::lock_guard lock(state_->mutex);
+  const Description& description = state_->description(problem_, now.compute);
+  description.point_to(problem_, operands);
+  Algorithm& algorithm = state_->algorithm(problem_, now, description, args.context.blas_lt);
+  if (!algorithm) return false;
+  const cublasStatus_t status =
+      problem_.dtype == DType::Float64
+          ? description.launch(problem_, operands, args, *algorithm, alpha, beta)
+          : description.launch(problem_, operands, args, *algorithm, static_cast<float>(alpha),
+                               static_cast<float>(beta));
+  // The heuristics may name what the call then refuses: an epilogue, or an alignment.
+  if (refuses(status)) {
+    algorithm = std::nullopt;
+    KnownAlgorithms::all().forget(problem_, now);
+    return false;
+  }
+  check(status, "cublasLtMatmul");
+  return true;
 }
 
 Reason product_unsupported(const StepFacts& facts) {

@@ -1,10 +1,13 @@
 // One matrix product by cuBLASLt with what its epilogue does besides. Flips and batches are part of
-// the layouts, scratch is planned memory. The algorithm is the first that the library's heuristics
-// name, looked up once per problem and device; it depends on shapes, types, flags and the alignment
-// of addresses alone, so that a product that is recomputed has the same bits.
+// the layouts, scratch is planned memory. A step describes its problem to the library once. The
+// algorithm is the first that the library's heuristics name, looked up once per problem and device;
+// it depends on shapes, types, flags and the alignment of addresses alone, so that a product that
+// is recomputed has the same bits.
 #pragma once
 
 #include <cublasLt.h>
+
+#include <memory>
 
 #include "kernels/library_workspace.h"
 #include "kernels/matmul_problem.h"
@@ -49,11 +52,25 @@ struct Operands {
   void* auxiliary = nullptr;
 };
 
-/// y = alpha * a b + beta * c with the epilogue, on the stream of `args`, whose workspace it uses;
-/// false, with nothing done, if the library has no algorithm or refuses the problem; it is not
-/// asked again. Throws Error if a call fails.
-bool run_product(const Problem& problem, double alpha, double beta, const Operands& operands,
-                 const KernelArgs& args);
+/// A problem with what the library is told of it, which is made at the first run and goes with the
+/// step. Threads may run it at once.
+class Product {
+ public:
+  explicit Product(Problem problem);
+  ~Product();
+
+  const Problem& problem() const { return problem_; }
+
+  /// y = alpha * a b + beta * c with the epilogue, on the stream of `args`, whose workspace it
+  /// uses; false, with nothing done, if the library has no algorithm or refuses the problem; it is
+  /// not asked again. Throws Error if a call fails.
+  bool run(double alpha, double beta, const Operands& operands, const KernelArgs& args) const;
+
+ private:
+  struct State;
+  Problem problem_;
+  std::unique_ptr<State> state_;
+};
 
 /// Why the library takes no product of these operands; nothing while sizes are not known.
 Reason product_unsupported(const StepFacts& facts);

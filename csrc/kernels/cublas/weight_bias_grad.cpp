@@ -27,12 +27,13 @@ cublasLtEpilogue_t epilogue_of(const StepFacts& facts) {
 void weight_bias_grad(const KernelArgs& args);
 
 struct Prepared {
-  Problem problem;
+  Product product;
   Fallback fallback;
   bool swapped;
 
   explicit Prepared(const StepFacts& facts)
-      : problem(matmul_problem(product_facts(facts)), facts.outputs[0].dtype, epilogue_of(facts)),
+      : product(Problem(matmul_problem(product_facts(facts)), facts.outputs[0].dtype,
+                        epilogue_of(facts))),
         fallback(facts, weight_bias_grad),
         swapped(transposed(facts)) {}
 };
@@ -43,7 +44,7 @@ void weight_bias_grad(const KernelArgs& args) {
                           .b = args.in[prepared.swapped ? 0 : 1].data,
                           .y = args.out[0].data,
                           .vector = args.out[1].data};
-  if (!run_product(prepared.problem, 1.0, 0.0, operands, args)) prepared.fallback.run(args);
+  if (!prepared.product.run(1.0, 0.0, operands, args)) prepared.fallback.run(args);
 }
 
 Reason weight_bias_grad_unsupported(const StepFacts& facts) {
