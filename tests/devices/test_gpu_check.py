@@ -21,7 +21,7 @@ import torch
 from ortmodule_py import _C, ORTModule, last_run_report
 from tests.ops import harness
 from tests.ops.case import case, normal
-from tools.gpu_check import __main__ as gpu_check, kernels, operators, table, worker
+from tools.gpu_check import __main__ as gpu_check, kernels, offload, operators, table, worker
 from tools.gpu_check.driver import MOST_TRIES, Entry, Results, Run, todo
 from tools.gpu_check.part import Context, Part
 from tools.gpu_check.parts import PARTS
@@ -364,6 +364,31 @@ def test_ratios_near_one_are_even() -> None:
     assert not slower["ok"] and slower["why"] == "slower than a peer by 5%"
     assert compared(rows(9.0, eager=20.0))["why"] == "there is no time of compile"
     assert not compared({})["ok"]
+
+
+@pytest.mark.parametrize(
+    ("kept", "moved", "why"),
+    [
+        ((1, 1, 1, 1), (1, 1, 1), ""),
+        ((1, 1, 2, 1), (1, 1, 1), "without offload other bits: w"),
+        ((1, 1, 1, 1), (1, 3, 1), "other bits: w"),
+    ],
+)
+def test_steps_that_differ_without_offload_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch, kept: tuple[int, ...], moved: tuple[int, ...], why: str
+) -> None:
+    steps = {"kept": iter(kept), "moved": iter(moved)}
+    report = {"host_bytes": 1, "nondeterministic_kernels": []}
+    report |= {"measured_peak_bytes": 1, "planned_peak_bytes": 1}
+    monkeypatch.setattr(offload, "prepared", lambda *_: (torch.nn.Identity(), {}))
+    monkeypatch.setattr(offload, "wrapped", lambda *_: "kept")
+    monkeypatch.setattr(offload, "_offloading", lambda *_: "moved")
+    monkeypatch.setattr(offload, "last_run_report", lambda _: report)
+    monkeypatch.setattr(
+        offload, "_step_of", lambda _: lambda model, _: {"w": torch.tensor(next(steps[model]))}
+    )
+    row = offload._same_bits("t5", "float32", Context(torch.device("cpu"), True))
+    assert row["why"] == why and row["ok"] == (not why)
 
 
 def test_kernels_are_named_counted_and_sorted() -> None:
