@@ -256,7 +256,7 @@ def test_a_dry_run_lists_parts_and_limits(capsys: pytest.CaptureFixture[str]) ->
     assert places == sorted(places)
     names = [part.name for part in PARTS]
     first = ["smoke", "generated", "offload", "attention", "convolution plans"]
-    first += ["speed gpt2-medium", "speed bert-large", "kernels", "products"]
+    first += ["speed resnet50", "speed gpt2-medium", "speed bert-large", "kernels", "products"]
     assert names[: len(first)] == first
     assert names.index("ops 8/8") < names.index("budgets")
     assert all(0 < part.limit_s <= 480 and part.rows() for part in PARTS)
@@ -274,7 +274,7 @@ def test_it_says_what_it_would_run(capsys: pytest.CaptureFixture[str], tmp_path:
     assert gpu_check.main(["speed", "budgets", "--results", results]) == 0
     said = capsys.readouterr().out
     assert "no GPU was found; on one this would run:" in said
-    assert re.search(r"speed llama-1b +5 rows, at most 480 s", said)
+    assert re.search(r"speed llama-1b +6 rows, at most 480 s", said)
     assert "ops" not in said.split()
     assert gpu_check.main(["speed", "--require-gpu", "--results", results]) == 1
     with pytest.raises(SystemExit):
@@ -363,6 +363,10 @@ def test_ratios_near_one_are_even() -> None:
     slower = compared(rows(10.5, eager=20.0, compile=10.0))
     assert not slower["ok"] and slower["why"] == "slower than a peer by 5%"
     assert compared(rows(9.0, eager=20.0))["why"] == "there is no time of compile"
+    # A graph that could not be recorded is wrong in its own row.
+    assert "graphs_against_ours" not in even
+    replayed = compared(rows(10.0, eager=20.0, compile=10.0) | {"ours graphs": {"ms": 7.0}})
+    assert replayed["ok"] and replayed["graphs_against_ours"] == 0.7
     assert not compared({})["ok"]
 
 
