@@ -8,7 +8,9 @@
 namespace ortmodule::cuda {
 namespace {
 
+/// A group that fails here stays interpreted, so nothing may be left for its next launch to report.
 void require_success(cudaError_t status, const char* what) {
+  if (status != cudaSuccess) cudaGetLastError();
   ORTM_CHECK(status == cudaSuccess, "[generated code] ", what, " must succeed, but found \"",
              cudaGetErrorString(status), "\"");
 }
@@ -73,8 +75,11 @@ class NvrtcCodeMaker : public CodeMaker {
 
   bool may_load(const KernelContext& context) const override {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    return cudaStreamIsCapturing(stream_of(context), &status) == cudaSuccess &&
-           status == cudaStreamCaptureStatusNone;
+    if (cudaStreamIsCapturing(stream_of(context), &status) != cudaSuccess) {
+      cudaGetLastError();  // clears it
+      return false;
+    }
+    return status == cudaStreamCaptureStatusNone;
   }
 
  private:

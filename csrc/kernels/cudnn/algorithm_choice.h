@@ -20,8 +20,11 @@ namespace ortmodule::cudnn {
 /// Whether a CUDA graph is being captured on the stream, or that cannot be said.
 inline bool is_captured(void* stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  const cudaError_t error = cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status);
-  return error != cudaSuccess || status != cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status) != cudaSuccess) {
+    cudaGetLastError();  // clears the error, which the next launch would report as its own
+    return true;
+  }
+  return status != cudaStreamCaptureStatusNone;
 }
 
 template <class Direction>
