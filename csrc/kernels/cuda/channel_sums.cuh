@@ -204,11 +204,18 @@ struct GradientSumsOf {
   }
 };
 
+/// Blocks that a multiprocessor shall hold; 0 leaves it to the compiler, which for single elements
+/// of float64 spills registers to make room for more than four.
+template <class Of, int kCount>
+inline constexpr int kRowsBlocks = sizeof(typename Of::C) == 8 && kCount == 1 ? 4 : 0;
+
 /// partials[part][2][channel] of rows of channels: blocks of lanes by rows.
 template <class Of, int kCount>
-__global__ __launch_bounds__(kChannelThreads) void add_rows_of_channels_cuda(
-    Of of, typename Of::C* partials, int64_t rows, int64_t channels, int64_t length,
-    int64_t tiles) {
+__global__ __launch_bounds__(
+    kChannelThreads,
+    (kRowsBlocks<Of, kCount>)) void add_rows_of_channels_cuda(Of of, typename Of::C* partials,
+                                                              int64_t rows, int64_t channels,
+                                                              int64_t length, int64_t tiles) {
   using C = typename Of::C;
   ORTM_DYNAMIC_SHARED(Moments<C>, scratch);
   const int64_t part = blockIdx.x / tiles, tile = blockIdx.x - part * tiles;

@@ -20,6 +20,12 @@ namespace ortmodule::cuda {
 namespace {
 
 constexpr int kThreads = 256;
+/// Blocks that a multiprocessor shall hold. Left to choose, the compiler takes more registers for
+/// 64-bit positions than two blocks have, and spills elsewhere to make room for a fifth.
+template <class T, class N>
+constexpr int kBlocks = sizeof(N) == 8   ? 2
+                        : sizeof(T) == 8 ? 3
+                                         : 4;
 
 /// The axes of images or volumes from outside in, as the host sees them.
 template <size_t axes>
@@ -148,10 +154,9 @@ struct LargestSoFar {
 };
 
 template <class T, class W>
-__global__ __launch_bounds__(kThreads) void max_pool_cuda(ORTM_GRID_CONSTANT(W) w,
-                                                          ORTM_GRID_CONSTANT(Strides<W>) x_strides,
-                                                          ORTM_GRID_CONSTANT(Results<W>) results,
-                                                          const T* x, T* y, int64_t count) {
+__global__ __launch_bounds__(kThreads, (kBlocks<T, typename W::Position>)) void max_pool_cuda(
+    ORTM_GRID_CONSTANT(W) w, ORTM_GRID_CONSTANT(Strides<W>) x_strides,
+    ORTM_GRID_CONSTANT(Results<W>) results, const T* x, T* y, int64_t count) {
   using C = ComputeOf<T>;
   using N = typename W::Position;
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -253,10 +258,9 @@ struct Sources {
 };
 
 template <class T, class W>
-__global__ __launch_bounds__(kThreads) void max_pool_grad_cuda(ORTM_GRID_CONSTANT(W) w,
-                                                               ORTM_GRID_CONSTANT(Sources<W>) from,
-                                                               const T* dy, const uint8_t* places,
-                                                               T* dx, int64_t count) {
+__global__ __launch_bounds__(kThreads, (kBlocks<T, typename W::Position>)) void max_pool_grad_cuda(
+    ORTM_GRID_CONSTANT(W) w, ORTM_GRID_CONSTANT(Sources<W>) from, const T* dy,
+    const uint8_t* places, T* dx, int64_t count) {
   using N = typename W::Position;
   const int64_t thread = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (thread >= count) return;

@@ -256,9 +256,14 @@ __device__ __forceinline__ void add_column_vectors(Accumulator<Op> (&sums)[kColu
   for (; row < end; row += step) add(Vectors::load(from + offset(row)));
 }
 
+/// Blocks that a multiprocessor shall hold; 0 leaves it to the compiler, which for integers, whose
+/// types are told apart at each element, spills registers to make room for a fifth.
+template <class T>
+inline constexpr int kColumnBlocks = std::is_same_v<T, AnyInteger> ? 4 : 0;
+
 // A block: blockDim.x groups of kColumns columns, blockDim.y rows at a time.
 template <class Op, class T, int kColumns>
-__global__ __launch_bounds__(kReduceThreads) void reduce_columns_cuda(
+__global__ __launch_bounds__(kReduceThreads, kColumnBlocks<T>) void reduce_columns_cuda(
     ORTM_GRID_CONSTANT(ReducePlan) plan, ReduceSource<T> x,
     ORTM_GRID_CONSTANT(ReduceTarget<typename Op::Partial>) target, uint32_t tiles) {
   using Partial = typename Op::Partial;

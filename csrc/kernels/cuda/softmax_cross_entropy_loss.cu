@@ -24,10 +24,12 @@ namespace ortmodule::cuda {
 namespace {
 
 constexpr int kRowThreads = 512;
-/// Blocks that a multiprocessor shall hold; 0 leaves it to the compiler, which for these types
-/// spills registers to make room for more than one.
-template <class T>
-constexpr int kLeastBlocks = std::is_same_v<T, double> || std::is_same_v<T, Float16> ? 1 : 0;
+/// Blocks that a multiprocessor shall hold; 0 leaves it to the compiler, which elsewhere spills
+/// registers to make room for one more.
+template <class T, bool kSmooth>
+constexpr int kLeastBlocks = std::is_same_v<T, double> || std::is_same_v<T, Float16> ? 1
+                             : std::is_same_v<T, float> || kSmooth                   ? 2
+                                                                                     : 0;
 constexpr int kSumThreads = 256;
 constexpr int64_t kMostParts = 256;     // of the sum over rows
 constexpr int64_t kRowsPerPart = 4096;  // at least
@@ -157,11 +159,9 @@ struct RunningSum {
 };
 
 template <class T, bool kSmooth>
-__global__ __launch_bounds__(kRowThreads,
-                             kLeastBlocks<T>) void loss_rows_cuda(ORTM_GRID_CONSTANT(LossRows<T>) r,
-                                                                  ComputeOf<T>* log_sum_exp,
-                                                                  double* losses, T* out,
-                                                                  ComputeOf<T>* wide_out) {
+__global__ __launch_bounds__(kRowThreads, (kLeastBlocks<T, kSmooth>)) void loss_rows_cuda(
+    ORTM_GRID_CONSTANT(LossRows<T>) r, ComputeOf<T>* log_sum_exp, double* losses, T* out,
+    ComputeOf<T>* wide_out) {
   using C = ComputeOf<T>;
   ORTM_DYNAMIC_SHARED(C, scratch);
   const int lane = static_cast<int>(threadIdx.x) % r.lanes;
@@ -350,7 +350,7 @@ struct LossGradient {
 };
 
 template <class T, bool kSmooth>
-__global__ __launch_bounds__(kRowThreads, kLeastBlocks<T>) void loss_gradient_cuda(
+__global__ __launch_bounds__(kRowThreads, (kLeastBlocks<T, kSmooth>)) void loss_gradient_cuda(
     ORTM_GRID_CONSTANT(LossGradient<T>) g) {
   using C = ComputeOf<T>;
   const LossRows<T>& r = g.rows;
