@@ -182,6 +182,11 @@ class Grouper {
   static constexpr size_t kMostNodes = 24;
   static constexpr size_t kMostOperands = 12;
   static constexpr int64_t kMostSmallElements = 16384;  // of a bias, not of a weight
+  // A cast right behind what it reads finds that in the cache. Up to so many elements reading them
+  // from memory later takes less than a launch does.
+  static constexpr int64_t kMostCastElements = int64_t{1} << 20;
+  static constexpr int64_t kMostReturnedElements = kMostOperands * kMostSmallElements;
+  static constexpr int64_t kKeptPart = 16;  // of all gradients
 
   ItemId item_of(const Node* node) const {
     const auto id = static_cast<size_t>(node->id());
@@ -228,17 +233,38 @@ class Grouper {
     }
   }
 
-  // Merges steps with small results that are only returned and are alike into the last of them,
-  // which keeps the operands of all until then: the casts of biases' gradients under autocast.
+  // Merges steps that are only returned and are alike into the last of them, which keeps the
+  // operands of all until then: under autocast the casts of gradients of biases, and of weights as
+  // long as that is little beside all gradients.
   void join_returned() {
-    std::map<std::string, ItemId> open;
+    struct Open {
+      ItemId last;
+      int64_t elements;  // of all its results
+    };
+    const int64_t most = std::max(kMostReturnedElements, returned_elements() / kKeptPart);
+    std::map<std::string, Open> open;
     for (ItemId id : items_.ids()) {
       if (!is_returned(items_[id])) continue;
-      const auto [found, is_new] = open.emplace(kind_of(items_[id]), id);
+      const int64_t elements = product(items_[id].nodes[0]->output()->dims).value();
+      const auto [found, is_new] = open.emplace(kind_of(items_[id]), Open{id, elements});
       if (is_new) continue;
-      const ItemId first = std::exchange(found->second, id);
-      if (has_room(first, id)) move_into(id, first);
+      Open& kind = found->second;
+      const bool joins = has_room(kind.last, id) && kind.elements + elements <= most;
+      if (joins) move_into(id, kind.last);
+      kind = {id, joins ? kind.elements + elements : elements};
     }
+  }
+
+  // Elements of all gradients that pointwise steps return.
+  int64_t returned_elements() const {
+    int64_t sum = 0;
+    for (const StepNodes& item : items_)
+      if (item.pointwise)
+        for (const Node* node : item.nodes) {
+          const DimExpr count = product(node->output()->dims);
+          if (node->output()->is_graph_output() && count.is_constant()) sum += count.value();
+        }
+    return sum;
   }
 
   static std::string kind_of(const StepNodes& item) {
@@ -247,9 +273,9 @@ class Grouper {
     return str(node.op, " ", name_of(result.dtype), dims_text(result.dims));
   }
 
-  static bool is_small(const Value& value) {
+  static bool is_small(const Value& value, int64_t most = kMostSmallElements) {
     const DimExpr count = product(value.dims);
-    return count.is_constant() && count.value() <= kMostSmallElements;
+    return count.is_constant() && count.value() <= most;
   }
 
   bool has_room(ItemId a, ItemId b) const {
@@ -257,13 +283,15 @@ class Grouper {
            operand_count(a, b) <= kMostOperands;
   }
 
-  // One op in backward with a small result that nothing reads.
+  // One op in backward with a small result that nothing reads, or a cast of less than its result.
   static bool is_returned(const StepNodes& item) {
     if (!item.pointwise || item.nodes.size() != 1) return false;
     const Node& node = *item.nodes[0];
     const Value& result = *node.output();
-    return node.region == Region::Backward && result.is_graph_output() && result.uses().empty() &&
-           is_small(result);
+    if (node.region != Region::Backward || !result.is_graph_output() || !result.uses().empty())
+      return false;
+    const bool widens = node.op == "Cast" && size_of(node.input(0)->dtype) < size_of(result.dtype);
+    return is_small(result, widens ? kMostCastElements : kMostSmallElements);
   }
 
   // One op on inputs of the graph, whose result is kept to the end of forward anyway or is small.

@@ -146,12 +146,13 @@ TEST(Steps, CastsOfBiasesAreNoStepsOfTheirOwnOnCuda) {
   EXPECT_EQ(pointwise_steps(*graph, Device::CPU), (std::vector<std::string>{"b", "tu", "c", "d"}));
 }
 
-// The casts of biases' gradients under autocast: each waits for the next of its kind. Weights like
-// `p` and `q` would take memory until then, and `k` is read.
-TEST(Steps, SmallAlikeOnesThatAreOnlyReturnedAreOneOnCuda) {
-  const auto graph = parsed(R"(g (x: f32[4,4], e: bf16[4097,4], u: param grad f32[4,4],
-      v: param grad f32[4,4], w: param grad f32[4,4], r: param grad f32[4097,4],
-      s: param grad f32[4097,4], dy: dy 0 f32[4,4])
+// The casts of gradients under autocast: each waits for the next of its kind. `p` and `q` are
+// large, and nearly all of the gradients; `i` is an op of its own kind, with operands as large as
+// its result; `k` is read.
+TEST(Steps, AlikeOnesThatAreOnlyReturnedAreOneOnCuda) {
+  const auto graph = parsed(R"(g (x: f32[4,4], e: bf16[65537,4], u: param grad f32[4,4],
+      v: param grad f32[4,4], w: param grad f32[4,4], r: param grad f32[65537,4],
+      s: param grad f32[65537,4], dy: dy 0 f32[4,4])
       => (y, grad 2: a, grad 3: b, grad 4: c, grad 5: p, grad 6: q) {
     y = Softmax<axis=1> (x)
     backward: k = Cast<to=bf16> (dy)
@@ -169,6 +170,35 @@ TEST(Steps, SmallAlikeOnesThatAreOnlyReturnedAreOneOnCuda) {
   EXPECT_EQ(pointwise_steps(*graph, Device::CUDA),
             (std::vector<std::string>{"k", "cba", "p", "q"}));
   EXPECT_EQ(pointwise_steps(*graph, Device::CPU).size(), 6U);
+}
+
+/// Backward passes that cast this many gradients of weights with so many rows of 64.
+std::vector<std::string> casts_of_weights(int count, int rows, const std::string& op) {
+  std::string text = "g (x: f32[4,4], dy: dy 0 f32[4,4]", results = ") => (y";
+  std::string body = "{ y = Softmax<axis=1> (x)\n";
+  for (int i = 0; i < count; ++i) {
+    const std::string w = str("w", i), g = str("g", i);
+    text += str(", ", w, ": param grad f32[", rows, ",64], e", i, ": bf16[", rows, ",64]");
+    results += str(", grad ", 2 + 2 * i, ": ", g);
+    body += str("backward: s", i, " = Softmax<axis=", i % 2, "> (e", i, ")\n");
+    if (op == "Cast") {
+      body += str("backward: ", g, " = Cast<to=f32> (s", i, ")\n");
+    } else {
+      body += str("backward: t", i, " = Softmax<axis=1> (", w, ")\n");
+      body += str("backward: ", g, " = ", op, " (t", i, ", 2.0)\n");
+    }
+  }
+  return pointwise_steps(*parsed(text + results + ") " + body + "}"), Device::CUDA);
+}
+
+// What they keep until the last of them is at most a sixteenth of all, and no tensor is so large
+// that it is better read from the cache. Other ops keep as much as they give: each runs at once.
+TEST(Steps, CastsOfManyWeightsGradientsShareLaunchesOnCuda) {
+  EXPECT_EQ(casts_of_weights(64, 1024, "Cast").size(), 16U);
+  EXPECT_EQ(casts_of_weights(64, 16384, "Cast").size(), 16U);
+  EXPECT_EQ(casts_of_weights(64, 16385, "Cast").size(), 64U);
+  EXPECT_EQ(casts_of_weights(15, 4096, "Cast").size(), 15U);
+  EXPECT_EQ(casts_of_weights(64, 1024, "Mul").size(), 64U);
 }
 
 // A weight's cast is written channels-last, an output and a gradient row-major: a copy would be a
