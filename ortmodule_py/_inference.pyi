@@ -155,6 +155,7 @@ class DynamicQuantization:
     def __init__(self, other: DynamicQuantization = ...) -> None: ...
 
 class StaticQuantization:
+    qoperator: bool
     op_types: set[str]
     per_channel: bool
     reduce_range: bool
@@ -171,6 +172,7 @@ class StaticQuantization:
     keep_removable: bool
     adjust_weights: bool
     microsoft_domain: bool
+    constant_weights: bool
     ops_without_output: set[str]
     axis_by_op: dict[str, int]
     least_range: float | None

@@ -11,6 +11,7 @@
 
 #include "quantization/graph_edit.h"
 #include "quantization/quantize_dynamic.h"
+#include "quantization/quantized_value.h"
 #include "quantization/value_types.h"
 
 namespace ortmodule {
@@ -22,15 +23,6 @@ struct QuantizationState {
   int64_t opset = 0;
   std::set<std::string> origins = {};  // first outputs of nodes that made weights
   QuantizationReport report = {};
-};
-
-/// A quantized value, by the names of its tensors.
-struct QuantizedValue {
-  std::string data;
-  std::string scale;
-  std::string zero_point;
-  int axis = -1;             // of a scale per index
-  bool is_constant = false;  // then it is there before the first node
 };
 
 class GraphQuantizer {

@@ -8,8 +8,10 @@
 
 #include "base/error.h"
 #include "onnx/onnx_types.h"
+#include "quantization/qoperator_quantizer.h"
 #include "quantization/raise_opset.h"
 #include "quantization/static_marks.h"
+#include "quantization/static_scales.h"
 
 namespace ortmodule {
 namespace {
@@ -28,26 +30,13 @@ struct Described {
   std::vector<float> scales;
 };
 
-// With which type and scale a value is quantized.
-struct ValueScale {
-  QuantizedType type = QuantizedType::Int8;
-  QuantizedScale scale;
-};
-
-struct InitializerScales {
-  std::shared_ptr<const ConstantWeight> weight;
-  QuantizedWeight how;
-  int axis = -1;
-};
-
 class StaticQuantizer {
  public:
   StaticQuantizer(OnnxModel& model, const StaticQuantization& options, ValueRanges& ranges)
       : model_(model),
         options_(options),
-        ranges_(ranges),
         marks_(model, options, &ranges),
-        types_(model.graph, nullptr),
+        scales_(model, options, ranges),
         names_(model),
         domain_(needs_microsoft() ? "com.microsoft" : "") {
     for (const OnnxNode& node : model.graph.nodes)
@@ -57,7 +46,6 @@ class StaticQuantizer {
   }
 
   QuantizationReport run() {
-    adjust_ranges();
     for (const std::string& name : marks_.order)
       if (const OnnxTensor* tensor = marks_.initializer(name)) find_scales(name, *tensor);
     if (options_.adjust_weights)
@@ -81,129 +69,32 @@ class StaticQuantizer {
            (options_.per_channel && opset < kAxisOpset);
   }
 
-  // Relu and Clip narrow what their operand needs, Softmax has a range of its own.
-  void adjust_ranges() {
-    std::unordered_map<std::string, int> readers;
-    for (const OnnxNode& node : model_.graph.nodes)
-      for (const std::string& input : node.inputs) ++readers[input];
-    for (const OnnxNode& node : model_.graph.nodes) {
-      if (!marks_.is_selected(node) || node.outputs.empty()) continue;
-      if (node.op == "Softmax") ranges_[node.outputs[0]] = {0.0, 1.0};
-      if ((node.op == "Clip" || node.op == "Relu") && readers[node.inputs[0]] == 1 &&
-          ranges_.count(node.inputs[0]) > 0 && ranges_.count(node.outputs[0]) > 0)
-        ranges_[node.inputs[0]] = ranges_[node.outputs[0]];
-    }
-  }
-
-  DType dtype_of(const std::string& name) const { return onnx_dtype(types_.of(name)); }
-
-  // What is given for the tensor in the first place; nothing if it is not.
-  TensorOverride given_for(const std::string& name) const {
-    const auto found = options_.overrides.find(name);
-    return found == options_.overrides.end() ? TensorOverride() : found->second[0];
-  }
-
-  ValueScale scale_of_value(const std::string& name) const {
-    const TensorOverride given = given_for(name);
-    const QuantizedType type = given.type.value_or(options_.activation_type);
-    if (given.scale) return {type, *given.scale};
-    const auto found = ranges_.find(name);
-    ORTM_CHECK(found != ranges_.end(), "[quantization] a value must have a calibrated range, but '",
-               name, "' has none; calibrate with data that reach it, or exclude its nodes");
-    const double least = given.range.least.value_or(found->second.first);
-    const double most = given.range.most.value_or(found->second.second);
-    ORTM_CHECK(std::isfinite(least) && std::isfinite(most), "[quantization] the range of '", name,
-               "' must be finite, but found ", least, " to ", most, "; exclude its nodes");
-    const RangeRule rule{type, given.symmetric.value_or(options_.activation_symmetric), false,
-                         options_.least_range};
-    if (options_.activation_restricted && type == QuantizedType::UInt8 && !rule.symmetric)
-      return {type, restricted_scale(least, most, rule)};
-    return {type, scale_of_range(least, most, dtype_of(name), rule)};
-  }
-
   // ---- weights ---------------------------------------------------------------------------------
 
   void find_scales(const std::string& name, const OnnxTensor& tensor) {
     const MarkedValue& mark = marks_.values.at(name);
-    const TensorOverride given = given_for(name);
-    InitializerScales scales;
-    scales.weight = weight_of(tensor);
-    scales.axis = given.axis ? static_cast<int>(axis_of(name, tensor, *given.axis)) : mark.axis;
-    RangeRule rule{
-        given.type.value_or(mark.is_weight ? options_.weight_type : options_.activation_type)};
+    ConstantRule rule{mark.is_weight ? options_.weight_type : options_.activation_type, mark.axis};
     // Of channels the zero point must be the same.
-    rule.symmetric = given.symmetric.value_or(
-        scales.axis >= 0 ||
-        (mark.is_weight ? options_.weight_symmetric.value_or(is_signed(rule.type))
-                        : options_.activation_symmetric));
-    rule.reduce_range = given.reduce_range.value_or(options_.reduce_range);
-    rule.least_range = options_.least_range;
-    const WeightChannels channels = channels_of(*scales.weight, scales.axis);
-    std::vector<GivenRange> ranges;
-    if (const auto each = options_.overrides.find(name); each != options_.overrides.end()) {
-      ORTM_CHECK(each->second.size() == 1 || each->second.size() == channels.count,
-                 "[quantization] TensorQuantOverrides of '", name, "' must be for ", channels.count,
-                 " channels, but found ", each->second.size());
-      for (const TensorOverride& channel : each->second) ranges.push_back(channel.range);
-    }
-    const auto how = quantize_weight(*scales.weight, channels, rule, ranges);
-    ORTM_CHECK(how, "[quantization] a weight must be finite, but '", name,
-               "' holds NaN or infinity; exclude its nodes");
-    scales.how = *how;
-    if (given.scale) {
-      const std::vector<TensorOverride>& all = options_.overrides.at(name);
-      ORTM_CHECK(all.size() == channels.count, "[quantization] TensorQuantOverrides of '", name,
-                 "' must have a scale for each of ", channels.count, " channels, but found ",
-                 all.size());
-      for (size_t i = 0; i < all.size(); ++i) scales.how.scales[i] = all[i].scale.value();
-    }
-    constants_.emplace(name, std::move(scales));
+    if (has_channels(name, mark))
+      rule.symmetric = true;
+    else
+      rule.symmetric = mark.is_weight ? options_.weight_symmetric : options_.activation_symmetric;
+    rule.reduce_range = options_.reduce_range;
+    constants_.emplace(name, scales_.of_constant(name, tensor, rule));
   }
 
-  static int64_t axis_of(const std::string& name, const OnnxTensor& tensor, int64_t axis) {
-    const auto rank = static_cast<int64_t>(tensor.dims.size());
-    ORTM_CHECK(axis >= -rank && axis < rank, "[quantization] the axis of TensorQuantOverrides of '",
-               name, "' must be one of ", rank, " dimensions, but found ", axis);
-    return axis < 0 ? axis + rank : axis;
+  bool has_channels(const std::string& name, const MarkedValue& mark) const {
+    const auto given = options_.overrides.find(name);
+    return mark.axis >= 0 || (given != options_.overrides.end() && given->second[0].axis);
   }
 
-  std::vector<double> values_of(const OnnxTensor& tensor) const {
-    std::vector<double> all;
-    each_value(*weight_of(tensor), [&](size_t, const float* values, size_t count) {
-      all.insert(all.end(), values, values + count);
-    });
-    return all;
-  }
-
-  // A bias is quantized with the product of two scales. Where that is so small that it would leave
-  // int32, the weight's scale grows.
   void widen_weight(const MarkedBias& bias) {
     const auto found = constants_.find(bias.weight);
-    if (found == constants_.end() || ranges_.count(bias.input) == 0 ||
+    if (found == constants_.end() || !scales_.has_range(bias.input) ||
         marks_.values.count(bias.input) == 0)
       return;
-    QuantizedWeight& how = found->second.how;
-    const bool zero = std::all_of(how.scales.begin(), how.scales.end(),
-                                  [](const auto& scale) { return scale.zero_point == 0; });
-    if (!is_signed(how.type) || !zero) return;
-    const std::vector<double> values = values_of(*marks_.initializer(bias.name));
-    const auto input_scale = static_cast<double>(scale_of_value(bias.input).scale.scale);
-    constexpr double kWidth = 2.0 * std::numeric_limits<int32_t>::max();
-    constexpr double kMargin = 1.0001;
-    double largest = 0;
-    for (double value : values) largest = std::max(largest, std::abs(value));
-    const bool per_channel = found->second.axis >= 0;
-    for (size_t i = 0; i < how.scales.size(); ++i) {
-      if (per_channel && i >= values.size()) break;
-      const double size = per_channel ? std::abs(values[i]) : largest;
-      const double least = kMargin * (2.0 * size) / kWidth;
-      const auto scale = static_cast<double>(how.scales[i].scale);
-      const double product = input_scale * scale;
-      if (product >= least || product <= 0) continue;
-      const double wider = scale * (least / product);
-      const bool half = found->second.weight->dtype == DType::Float16;
-      how.scales[i].scale = half ? rounded_to_float16(wider) : static_cast<float>(wider);
-    }
+    StaticScales::widen(found->second, scales_.of_value(bias.input).scale.scale,
+                        *marks_.initializer(bias.name));
   }
 
   // ---- nodes -----------------------------------------------------------------------------------
@@ -230,14 +121,14 @@ class StaticQuantizer {
     const auto constant = constants_.find(name);
     if (constant != constants_.end()) return quantize_constant(name, constant->second);
     if (dequantized_.count(name) > 0) return;  // it comes from integers already
-    const ValueScale found = scale_of_value(name);
+    const ValueScale found = scales_.of_value(name);
     const QuantizedWeight how{found.type, {found.scale}, {}};
-    const Described tensors = describe(name, how, dtype_of(name), -1);
+    const Described tensors = describe(name, how, scales_.dtype_of(name), -1);
     add_pair(name, tensors);
     described_.emplace(name, tensors);
   }
 
-  void quantize_constant(const std::string& name, const InitializerScales& scales) {
+  void quantize_constant(const std::string& name, const ConstantScales& scales) {
     const Described tensors = describe(name, scales.how, scales.weight->dtype, scales.axis);
     const std::string output = names_.fresh(name + "_DequantizeLinear_Output");
     std::string integers = names_.fresh(name + "_quantized");
@@ -299,23 +190,15 @@ class StaticQuantizer {
       return;
     const OnnxTensor& tensor = *marks_.initializer(bias.name);
     if (tensor.dtype != DType::Float32) return;  // the product of scales of float16 may be 0
-    const std::vector<double> values = values_of(tensor);
-    std::vector<float> scales;
-    for (float scale : weight->second.scales)
-      scales.push_back(input->second.scales[0] * scale * static_cast<float>(bias.beta));
-    std::vector<int32_t> integers;
-    for (size_t i = 0; i < values.size(); ++i) {
-      const auto scale = static_cast<double>(scales[scales.size() > 1 ? i % scales.size() : 0]);
-      const bool zero = bias.beta == 0 || scale == 0;
-      const double quotient = zero ? 0.0 : std::nearbyint(values[i] / scale);
-      integers.push_back(static_cast<int32_t>(std::clamp(quotient, -2147483648.0, 2147483647.0)));
-    }
+    const QuantizedBias made =
+        StaticScales::of_bias(tensor, input->second.scales[0], weight->second.scales, bias.beta);
+    const std::vector<float>& scales = made.scales;
     const std::string data = names_.fresh(bias.name + "_quantized");
     const std::string scale = names_.fresh(data + "_scale");
     const std::string zero = names_.fresh(data + "_zero_point");
     const bool per_channel = scales.size() > 1;
     const auto count = static_cast<int64_t>(scales.size());
-    add_initializer(data, {DType::Int32, tensor.dims, bytes_of(integers)});
+    add_initializer(data, {DType::Int32, tensor.dims, bytes_of(made.integers)});
     add_initializer(scale, {DType::Float32, {count}, bytes_of(scales)});
     add_initializer(
         zero, {DType::Int32, per_channel ? std::vector<int64_t>{count} : std::vector<int64_t>{},
@@ -375,13 +258,12 @@ class StaticQuantizer {
 
   OnnxModel& model_;
   const StaticQuantization& options_;
-  ValueRanges& ranges_;
   StaticMarks marks_;
-  ValueTypes types_;
+  StaticScales scales_;
   TakenNames names_;
   std::string domain_;
   std::set<std::string> outputs_, dequantized_;
-  std::map<std::string, InitializerScales> constants_;
+  std::map<std::string, ConstantScales> constants_;
   std::unordered_map<std::string, Described> described_;
   std::unordered_map<std::string, std::string> new_inputs_, new_outputs_;
   std::unordered_map<std::string, std::vector<OnnxNode>> pairs_;  // by value
@@ -407,10 +289,27 @@ void check_overrides(const OnnxModel& model, const StaticQuantization& options) 
   }
 }
 
+// The float values that the selected nodes read and make.
+std::vector<std::string> values_of_nodes(const OnnxModel& model,
+                                         const StaticQuantization& options) {
+  const ValueTypes types(model.graph, nullptr);
+  std::set<std::string> seen;
+  for (const OnnxInitializer& each : model.graph.initializers) seen.insert(each.name);
+  std::vector<std::string> names;
+  for (const OnnxNode& node : model.graph.nodes) {
+    if (!is_selected(node, options)) continue;
+    for (const auto* values : {&node.inputs, &node.outputs})
+      for (const std::string& name : *values)
+        if (types.is_float(name) && seen.insert(name).second) names.push_back(name);
+  }
+  return names;
+}
+
 }  // namespace
 
 std::vector<std::string> values_to_calibrate(const OnnxModel& model,
                                              const StaticQuantization& options) {
+  if (options.qoperator) return values_of_nodes(model, options);
   OnnxModel copy = model;
   const StaticMarks marks(copy, options, nullptr);
   std::vector<std::string> names;
@@ -434,6 +333,10 @@ void add_ranges(OnnxModel& model, const std::vector<std::string>& names) {
 QuantizationReport quantize_static(OnnxModel& model, const StaticQuantization& options,
                                    ValueRanges ranges) {
   check_overrides(model, options);
+  ORTM_CHECK(
+      !options.qoperator ||
+          (size_of(options.activation_type) == 1 && size_of(options.weight_type) == 1),
+      "[quantization] QuantFormat.QOperator must have types of 8 bits, but found 16: use QDQ");
   if (options.activation_type == QuantizedType::Int8 && options.weight_type == QuantizedType::UInt8)
     throw Error(
         "[quantization] weights of QUInt8 must have activations of QUInt8, but found QInt8");
@@ -442,7 +345,8 @@ QuantizationReport quantize_static(OnnxModel& model, const StaticQuantization& o
     raise_opset(model);
     notes.push_back(str("raised the operator set from ", opset, " to 11"));
   }
-  QuantizationReport report = StaticQuantizer(model, options, ranges).run();
+  QuantizationReport report = options.qoperator ? QOperatorQuantizer(model, options, ranges).run()
+                                                : StaticQuantizer(model, options, ranges).run();
   report.notes.insert(report.notes.begin(), notes.begin(), notes.end());
   remove_unread(model, {});
   const bool microsoft =

@@ -1,6 +1,6 @@
-// Static quantization: QuantizeLinear and DequantizeLinear around the values and weights that
-// operators can take as integers, with ranges found beforehand. Nodes and names are those of
-// onnxruntime 1.32's quantize_static with QuantFormat.QDQ.
+// Static quantization, with ranges found beforehand: QuantizeLinear and DequantizeLinear around the
+// values and weights that operators can take as integers, or operators of integers in their place.
+// Nodes and names are those of onnxruntime 1.32's quantize_static.
 #pragma once
 
 #include <map>
@@ -26,6 +26,7 @@ struct TensorOverride {
 
 /// Options with the meaning that onnxruntime's arguments and extra options have.
 struct StaticQuantization {
+  bool qoperator = false;          // QuantFormat.QOperator, else QDQ
   std::set<std::string> op_types;  // empty: all that are known
   bool per_channel = false;
   bool reduce_range = false;
@@ -42,6 +43,7 @@ struct StaticQuantization {
   bool keep_removable = false;  // Relu and Clip stay
   bool adjust_weights = true;   // for biases that would overflow
   bool microsoft_domain = false;
+  bool constant_weights = false;  // products of two activations stay; QOperator
   std::set<std::string> ops_without_output;
   std::map<std::string, int64_t> axis_by_op;
   std::optional<double> least_range;

@@ -59,6 +59,15 @@ const std::set<std::string>& static_op_types() {
   return types;
 }
 
+bool is_selected(const OnnxNode& node, const StaticQuantization& options) {
+  const std::set<std::string>& types =
+      options.op_types.empty() ? static_op_types() : options.op_types;
+  const std::string domain = node.op == "EmbedLayerNormalization" ? "com.microsoft" : "";
+  return node.domain == domain && is_one_of(node.op, types) && node.op != "QuantizeLinear" &&
+         node.op != "DequantizeLinear" && !is_one_of(node.name, options.nodes_to_exclude) &&
+         (options.nodes_to_quantize.empty() || is_one_of(node.name, options.nodes_to_quantize));
+}
+
 StaticMarks::StaticMarks(OnnxModel& model, const StaticQuantization& options,
                          const ValueRanges* ranges)
     : model_(model),
@@ -73,7 +82,7 @@ StaticMarks::StaticMarks(OnnxModel& model, const StaticQuantization& options,
   for (const OnnxValue& input : graph.inputs) inputs_.insert(input.name);
   for (const OnnxValue& output : graph.outputs) outputs_.insert(output.name);
   for (OnnxNode& node : graph.nodes) {
-    if (!is_selected(node)) continue;
+    if (!is_selected(node, options)) continue;
     const size_t before = values.size() + biases.size();
     const auto rule = rules().find(node.op);
     if (rule == rules().end())
@@ -117,15 +126,6 @@ const std::map<std::string, void (StaticMarks::*)(OnnxNode&)>& StaticMarks::rule
       {"LayerNormalization", &Marks::normalization},
       {"BatchNormalization", &Marks::normalization}};
   return all;
-}
-
-bool StaticMarks::is_selected(const OnnxNode& node) const {
-  const std::set<std::string>& types =
-      options_.op_types.empty() ? static_op_types() : options_.op_types;
-  const std::string domain = node.op == "EmbedLayerNormalization" ? "com.microsoft" : "";
-  return node.domain == domain && is_one_of(node.op, types) && node.op != "QuantizeLinear" &&
-         node.op != "DequantizeLinear" && !is_one_of(node.name, options_.nodes_to_exclude) &&
-         (options_.nodes_to_quantize.empty() || is_one_of(node.name, options_.nodes_to_quantize));
 }
 
 const OnnxTensor* StaticMarks::initializer(const std::string& name) const {

@@ -15,6 +15,9 @@
 
 namespace ortmodule {
 
+/// Whether the options ask for the node.
+bool is_selected(const OnnxNode& node, const StaticQuantization& options);
+
 struct MarkedValue {
   bool is_weight = false;   // in the type of weights
   int axis = -1;            // of a scale per index
@@ -39,7 +42,6 @@ class StaticMarks {
   QuantizationReport report;
 
   const OnnxTensor* initializer(const std::string& name) const;
-  bool is_selected(const OnnxNode& node) const;
 
  private:
   struct Rule;

@@ -1,4 +1,4 @@
-"""quantize_static with onnxruntime's signature: QDQ, ranges from calibration data."""
+"""quantize_static with onnxruntime's signature: QDQ or QOperator, ranges from calibration data."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ _EXTRA_OPTIONS = {
     "MinimumRealRange": ("least_range", False),
     "OpTypesToExcludeOutputQuantization": ("ops_without_output", False),
     "QDQOpTypePerChannelSupportToAxis": ("axis_by_op", False),
+    "MatMulConstBOnly": ("constant_weights", False),
 }
 # Those of calibration: the option of the calibrater, and what it must be.
 _CALIBRATION: dict[str, tuple[str, Callable[[Any], Any]]] = {
@@ -52,7 +53,6 @@ _CALIBRATION: dict[str, tuple[str, Callable[[Any], Any]]] = {
 }
 _WITHOUT_EFFECT = (
     "EnableSubgraph",
-    "MatMulConstBOnly",
     "CalibMaxIntermediateOutputs",
     "CalibMovingAverageConstant",
     "DefaultTensorType",
@@ -96,7 +96,8 @@ def quantize_static(
         model_output: path of the quantized model.
         calibration_data_reader: gives the feeds that the ranges are taken from; a list of feeds
             will do. None if `calibration_cache_path` exists.
-        quant_format: QuantFormat.QDQ; QOperator is refused.
+        quant_format: QuantFormat.QDQ, or QOperator, whose nodes take integers themselves (QLinearConv,
+            QGemm ...) and whose types have 8 bits.
         op_types_to_quantize: as for quantize_dynamic, as are `per_channel`, `reduce_range`,
             `nodes_to_quantize`, `nodes_to_exclude` and `use_external_data_format`.
         activation_type: QInt8, QUInt8, QInt16 or QUInt16.
@@ -111,9 +112,11 @@ def quantize_static(
     Returns what was quantized, the bytes and the errors. Raises ValueError for options that
     contradict each other or are not offered.
     """
-    if getattr(quant_format, "name", quant_format) != "QDQ":
+    format_name = getattr(quant_format, "name", quant_format)
+    if format_name not in ("QDQ", "QOperator"):
         raise ValueError(
-            f"[quantization] quant_format must be QuantFormat.QDQ, but found {quant_format}"
+            "[quantization] quant_format must be QuantFormat.QDQ or QOperator, but found "
+            f"{quant_format}"
         )
     if getattr(calibrate_method, "name", calibrate_method) == "Distribution":
         # Its ranges are symmetric, so what takes the place of a Relu would let negative values pass.
@@ -122,6 +125,7 @@ def quantize_static(
             "found Distribution, which is for float8"
         )
     options = _options(per_channel, reduce_range, activation_type, weight_type)
+    options.qoperator = format_name == "QOperator"
     options.op_types = set(op_types_to_quantize or [])
     options.nodes_to_quantize = set(nodes_to_quantize or [])
     options.nodes_to_exclude = set(nodes_to_exclude or [])

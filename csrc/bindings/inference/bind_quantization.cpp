@@ -109,6 +109,7 @@ void bind_static_options(py::module_& m) {
   using Options = StaticQuantization;
   py::class_<Options>(m, "StaticQuantization", "Options of Model.quantize_static().")
       .def(py::init<>())
+      .def_readwrite("qoperator", &Options::qoperator)
       .def_readwrite("op_types", &Options::op_types)
       .def_readwrite("per_channel", &Options::per_channel)
       .def_readwrite("reduce_range", &Options::reduce_range)
@@ -131,6 +132,7 @@ void bind_static_options(py::module_& m) {
       .def_readwrite("keep_removable", &Options::keep_removable)
       .def_readwrite("adjust_weights", &Options::adjust_weights)
       .def_readwrite("microsoft_domain", &Options::microsoft_domain)
+      .def_readwrite("constant_weights", &Options::constant_weights)
       .def_readwrite("ops_without_output", &Options::ops_without_output)
       .def_readwrite("axis_by_op", &Options::axis_by_op)
       .def_readwrite("least_range", &Options::least_range)
