@@ -53,6 +53,51 @@ void check_pair(const std::string& op, float y_scale_number) {
 TEST(QuantizedPairs, RoundTheSumOfRealNumbers) { check_pair("QuantizedAdd", 0.5f); }
 TEST(QuantizedPairs, RoundTheProductOfRealNumbers) { check_pair("QuantizedMul", 0.75f); }
 
+// Every byte with a quarter of the others. With scales of 0.25, 0.125 and 0.5 a quarter of the sums
+// lies in the middle of two integers; results beyond all bytes, and beyond what fixed point takes,
+// saturate.
+void check_all_bytes(const std::string& op) {
+  struct Case {
+    double a, b, y;
+    int64_t relu;
+  };
+  for (const Case& c : {Case{0.0213, 0.0317, 0.0511, 0},
+                        {0.25, 0.125, 0.5, 0},
+                        {0.02, 0.03, 0.02, 1},
+                        {0.5, 0.7, 0.013, 0},
+                        {1.0, 3e-4, 1e-7, 0},
+                        {0.01, 0.02, 7.0, 1}})
+    for (DType type : {DType::UInt8, DType::Int8}) {
+      SCOPED_TRACE(str(name_of(type), " ", c.a, " ", c.b, " ", c.y));
+      const double low = type == DType::Int8 ? -128 : 0;
+      Tensor a(type, {256, 64}), b(type, {256, 64}), y(type, {256, 64});
+      const auto a_scale_number = static_cast<float>(c.a), b_scale_number = static_cast<float>(c.b),
+                 y_scale_number = static_cast<float>(c.y);
+      std::vector<double> wanted;
+      for (int64_t i = 0; i < a.count(); ++i) {
+        a.set(i, low + static_cast<double>(i / 64));
+        b.set(i, low + static_cast<double>(i % 64 * 4 + i / 64 % 4));
+        const float real_a = (static_cast<float>(a.get(i)) - 7.0f) * a_scale_number,
+                    real_b = (static_cast<float>(b.get(i)) - 100.0f) * b_scale_number;
+        float real = op == "QuantizedAdd" ? real_a + real_b : real_a * real_b;
+        if (c.relu) real = std::max(real, 0.0f);
+        const double steps = double{std::nearbyint(real / y_scale_number)};
+        wanted.push_back(std::clamp(steps + 3, low, low + 255));
+      }
+      Tensor a_scale = number(DType::Float32, c.a), b_scale = number(DType::Float32, c.b),
+             y_scale = number(DType::Float32, c.y), a_zero = number(type, 7),
+             b_zero = number(type, 100), y_zero = number(type, 3);
+      const std::vector<Tensor*> operands{&a,      &b,      &a_scale, &b_scale,
+                                          &a_zero, &b_zero, &y_scale, &y_zero};
+      run_all_kernels(op,
+                      facts_of({node_of(op, {{"relu", c.relu}}, operands, {&y})}, operands, {&y}),
+                      operands, {&y}, [&] { ASSERT_EQ(y.values(), wanted); });
+    }
+}
+
+TEST(QuantizedPairs, SumsOfAllBytesAreThoseOfRealNumbers) { check_all_bytes("QuantizedAdd"); }
+TEST(QuantizedPairs, ProductsOfAllBytesAreThoseOfRealNumbers) { check_all_bytes("QuantizedMul"); }
+
 // Scales of 1 / 8 and 2: a quarter of the products lies in the middle of two integers.
 TEST(QuantizedPairs, RoundProductsOfIntegersWithTheirZeroPoint) {
   const Sizes sizes{2, 5, 3, 7}, last{105, 1, 35, 5};

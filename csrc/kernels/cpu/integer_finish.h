@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 #include <utility>
 
+#include "kernels/cpu/byte_vec.h"
 #include "kernels/cpu/cpu_kernel.h"
 #include "kernels/cpu/quantizer.h"
 #include "kernels/kernel.h"
@@ -179,32 +181,11 @@ class RealResults {
                      c = quantizer_.fixed(parts[2](row)), d = quantizer_.fixed(parts[3](row));
       if (Quantizer::in_doubt(a, b, c, d)) [[unlikely]]
         store_bytes(quantizer_(parts[0](row)), quantizer_(parts[1](row)), quantizer_(parts[2](row)),
-                    quantizer_(parts[3](row)), y);
+                    quantizer_(parts[3](row)), std::numeric_limits<Q>::lowest(), y);
       else
         store_bytes(Quantizer::whole_of(a), Quantizer::whole_of(b), Quantizer::whole_of(c),
-                    Quantizer::whole_of(d), y);
+                    Quantizer::whole_of(d), std::numeric_limits<Q>::lowest(), y);
     }
-  }
-
-  template <class Q>
-  static void store_bytes(IntLanes a, IntLanes b, IntLanes c, IntLanes d, Q* y) {
-    constexpr bool kSigned = std::is_signed_v<Q>;
-#if defined(__AVX512BW__)
-    constexpr __mmask32 kPairs = ~__mmask32{0};  // GCC 12 warns of the forms without a mask
-    constexpr __mmask64 kAll = ~__mmask64{0};
-    const __m512i ab = _mm512_maskz_packs_epi32(kPairs, __m512i(a), __m512i(b)),
-                  cd = _mm512_maskz_packs_epi32(kPairs, __m512i(c), __m512i(d));
-    const __m512i bytes =
-        kSigned ? _mm512_maskz_packs_epi16(kAll, ab, cd) : _mm512_maskz_packus_epi16(kAll, ab, cd);
-    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    _mm512_storeu_si512(y, _mm512_maskz_permutexvar_epi32(0xffff, order, bytes));
-#else
-    const __m256i ab = _mm256_packs_epi32(__m256i(a), __m256i(b)),
-                  cd = _mm256_packs_epi32(__m256i(c), __m256i(d));
-    const __m256i bytes = kSigned ? _mm256_packs_epi16(ab, cd) : _mm256_packus_epi16(ab, cd);
-    const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), _mm256_permutevar8x32_epi32(bytes, order));
-#endif
   }
 #endif
 

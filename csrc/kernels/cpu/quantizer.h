@@ -9,6 +9,25 @@
 namespace ortmodule {
 inline namespace ORTM_ISA {
 
+/// Whether some lane of the vectors has none of these bits.
+inline bool any_without(int32_t bits, std::same_as<IntLanes> auto... lanes) {
+#if defined(__AVX512F__)
+  const auto without = [&](IntLanes of) {
+    return _mm512_testn_epi32_mask(__m512i(of), _mm512_set1_epi32(bits));
+  };
+  return (without(lanes) | ...) != 0;
+#else
+  const IntLanes without = (((lanes & bits) == 0) | ...);
+#if defined(__AVX2__)
+  return _mm256_movemask_epi8(__m256i(without)) != 0;
+#else
+  int32_t any = 0;
+  for (int64_t i = 0; i < FloatVec::kCount; ++i) any |= without[i];
+  return any != 0;
+#endif
+#endif
+}
+
 /// rint(x / scale) + zero, within [least, most]; of no number `least`.
 class Quantizer {
  public:
@@ -42,21 +61,7 @@ class Quantizer {
   static IntLanes whole_of(IntLanes fixed) { return fixed >> kFractionBits; }
   /// Whether some number of the vectors is in the middle of two integers.
   static bool in_doubt(std::same_as<IntLanes> auto... fixed) {
-#if defined(__AVX512F__)
-    const auto middles = [](IntLanes lanes) {
-      return _mm512_testn_epi32_mask(__m512i(lanes), _mm512_set1_epi32(kWhole - 1));
-    };
-    return (middles(fixed) | ...) != 0;
-#else
-    const IntLanes middle = (((fixed & (kWhole - 1)) == 0) | ...);
-#if defined(__AVX2__)
-    return _mm256_movemask_epi8(__m256i(middle)) != 0;
-#else
-    int32_t any = 0;
-    for (int64_t i = 0; i < FloatVec::kCount; ++i) any |= middle[i];
-    return any != 0;
-#endif
-#endif
+    return any_without(kWhole - 1, fixed...);
   }
 
   IntLanes operator()(FloatVec x) const {
