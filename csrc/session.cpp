@@ -86,6 +86,7 @@ Session::Session(ExportedPiece piece, SessionOptions options)
   // Without training nothing is recomputed, so the planner and the policy do not read them again.
   if (options_.keep_graphs || options_.training()) return;
   joint_.reset();
+  forward_report_ = joint_report_ = {};
 }
 
 std::shared_ptr<PlanEntry> Session::plan_for(const CallShapes& call) {

@@ -60,6 +60,7 @@ class Session {
   std::shared_ptr<const Lowered> lowered() const;
   /// Bytes of that graph, about.
   int64_t lowered_bytes() const;
+  /// Empty without training and keep_graphs, as is the next one.
   const PassReport& forward_report() const { return forward_report_; }
   const PassReport& joint_report() const { return joint_report_; }
   StageTimes times() const;
