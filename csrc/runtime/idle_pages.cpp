@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 #endif
 
@@ -23,22 +24,27 @@ struct Pages {
 
 struct Search {
   uintptr_t address = 0;
-  Pages found;
+  std::vector<Pages> found;
 };
 
-// Finds the segment of code that contains an address.
-int find_segment(dl_phdr_info* object, size_t, void* data) {
+// Finds the segments of the library that contains an address that are read only, code among them.
+int find_segments(dl_phdr_info* object, size_t, void* data) {
   auto* search = static_cast<Search*>(data);
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  std::vector<Pages> found;
+  bool is_it = false;
   for (int i = 0; i < object->dlpi_phnum; ++i) {
     const ElfW(Phdr)& segment = object->dlpi_phdr[i];
+    if (segment.p_type != PT_LOAD || (segment.p_flags & PF_W) != 0) continue;
     const uintptr_t begin = object->dlpi_addr + segment.p_vaddr, end = begin + segment.p_filesz;
-    const bool is_code = segment.p_type == PT_LOAD && (segment.p_flags & PF_X) != 0;
-    if (!is_code || search->address < begin || search->address >= end) continue;
-    search->found = {(begin + page - 1) / page * page, end / page * page};
-    return 1;
+    is_it = is_it || (search->address >= begin && search->address < end);
+    if (const Pages pages{(begin + page - 1) / page * page, end / page * page};
+        pages.end > pages.begin)
+      found.push_back(pages);
   }
-  return 0;
+  if (!is_it) return 0;
+  search->found = std::move(found);
+  return 1;
 }
 
 // Whether all resident pages are those of the file. Linux' pagemap has 64 bits for each page.
@@ -62,9 +68,10 @@ bool are_unwritten(Pages pages) {
 
 void forget_code_pages() {
   Search search{reinterpret_cast<uintptr_t>(&forget_code_pages), {}};
-  if (dl_iterate_phdr(&find_segment, &search) == 0 || !are_unwritten(search.found)) return;
-  madvise(reinterpret_cast<void*>(search.found.begin), search.found.end - search.found.begin,
-          MADV_DONTNEED);
+  dl_iterate_phdr(&find_segments, &search);
+  for (const Pages& pages : search.found)
+    if (are_unwritten(pages))
+      madvise(reinterpret_cast<void*>(pages.begin), pages.end - pages.begin, MADV_DONTNEED);
 }
 
 void return_unused_stack() {
