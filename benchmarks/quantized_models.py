@@ -17,7 +17,8 @@ such nodes.
     error    largest difference from float32, of the largest output: stock, ours, `choose="faster"`
 
 Times are medians of ratios of neighbouring calls in processor time. Then the resident memory of the quantized
-encoder, in a process of its own: above the import, after loading, and idle a second after a run.
+encoder, in a process of its own, which has run a model of one node before but for `-first`: after
+loading, and idle a second after a run, of that the pages of the library's file.
 """
 
 from __future__ import annotations
@@ -185,29 +186,32 @@ def row(path: str, folder: Path) -> tuple[list[str], float, dict[str, str]]:
 
 
 def resident(who: str, path: str) -> dict[str, float]:
-    """MiB that a session adds to this process."""
-    small = open_session(who, one_node(Path(path).parent))
-    small.run(None, feeds_of("", small, 0))
+    """MiB that a session adds to this process; of `<who>-first`, with what the library takes once."""
+    who, _, is_first = who.partition("-")
+    if not is_first:
+        small = open_session(who, one_node(Path(path).parent))
+        small.run(None, feeds_of("", small, 0))
     gc.collect()
     # Idle sessions of ours give the heap's rest back, and pages of code, which are not counted.
     time.sleep(1)
     ctypes.CDLL(None).malloc_trim(0)
-    before = _status("VmRSS")
+    before, before_files = _status("VmRSS"), _status("RssFile")
     session = open_session(who, path)
     loaded = _status("VmRSS") - before
     session.run(None, feeds_of(path, session, 0))
     time.sleep(1)
-    return {"loaded": loaded, "idle": _status("VmRSS") - before}
+    of_files = _status("RssFile") - before_files
+    return {"loaded": loaded, "idle": _status("VmRSS") - before, "of library": of_files}
 
 
 def print_memory(path: str) -> None:
     size = Path(path).stat().st_size / 2**20
     print(f"resident MiB of the quantized encoder, a file of {size:.1f} MiB:")
-    for who in ("ours", "stock"):
+    for who in ("ours", "ours-first", "stock", "stock-first"):
         command = [sys.executable, "-m", "benchmarks.quantized_models", "--resident", who, path]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         found = json.loads(done.stdout.splitlines()[-1])
-        print(f"  {who:6}" + "  ".join(f"{k} {v:.1f} ({v / size:.2f})" for k, v in found.items()))
+        print(f"  {who:12}" + "  ".join(f"{k} {v:.1f} ({v / size:.2f})" for k, v in found.items()))
 
 
 def main() -> int:
@@ -216,7 +220,7 @@ def main() -> int:
     )
     parser.add_argument("models", nargs="*")
     parser.add_argument("--packaged", action="store_true")
-    parser.add_argument("--resident", choices=("ours", "stock"), help=argparse.SUPPRESS)
+    parser.add_argument("--resident", metavar="WHO", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.resident:
         print(json.dumps(resident(given.resident, given.models[0])))

@@ -2,8 +2,10 @@
 // read. What a writer has written a reader reads in the same order.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -35,13 +37,19 @@ class ByteWriter {
     std::memcpy(raw, &value, sizeof value);
     bytes_.append(raw, sizeof raw);
   }
-  /// Equal texts are written once: 0 and the text, and then its place among the texts.
+  /// Equal texts are written once, and then their place among the texts. Names of neighbours begin
+  /// alike, so a new text is 0, how much of the last new one it begins with, and the rest.
   void text(const std::string& content) {
     const auto [known, is_new] = texts_.try_emplace(content, texts_.size() + 1);
     if (!is_new) return number(known->second);
+    const size_t most = std::min(last_.size(), content.size());
+    const auto end = std::mismatch(content.begin(), content.begin() + most, last_.begin()).first;
+    const auto shared = static_cast<size_t>(end - content.begin());
     number(0);
-    number(content.size());
-    bytes_ += content;
+    number(shared);
+    number(content.size() - shared);
+    bytes_.append(content, shared);
+    last_ = known->first;
   }
 
   /// What was written, in no more memory than it needs.
@@ -53,9 +61,10 @@ class ByteWriter {
  private:
   std::string bytes_;
   std::unordered_map<std::string, uint64_t> texts_;
+  std::string_view last_;  // a key of texts_
 };
 
-/// Texts are parts of `bytes`, which must outlive the reader and them.
+/// Texts live as long as the reader, and `bytes` must.
 class ByteReader {
  public:
   explicit ByteReader(std::string_view bytes) : bytes_(bytes) {}
@@ -86,16 +95,18 @@ class ByteReader {
   std::string_view text() {
     const uint64_t known = number();
     if (known > 0) return texts_[known - 1];
-    const uint64_t size = number();
-    texts_.push_back(bytes_.substr(at_, size));
+    const uint64_t shared = number(), size = number();
+    std::string& made = texts_.emplace_back();
+    if (shared > 0) made.assign(texts_[texts_.size() - 2], 0, shared);
+    made.append(bytes_, at_, size);
     at_ += size;
-    return texts_.back();
+    return made;
   }
 
  private:
   std::string_view bytes_;
   size_t at_ = 0;
-  std::vector<std::string_view> texts_;
+  std::deque<std::string> texts_;  // whose elements stay where they are
 };
 
 }  // namespace ortmodule

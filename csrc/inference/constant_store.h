@@ -4,10 +4,10 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <memory_resource>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "inference/host_tensor.h"
@@ -40,11 +40,13 @@ class ConstantStore {
 
   const bool on_host_;
   // Shared with the tensors, which may be there longer than this, as is the next one.
-  const Pool pool_ = std::make_shared<std::pmr::synchronized_pool_resource>();
+  // Its pieces are small: a heap of few constants is not larger than they are.
+  const Pool pool_ = std::make_shared<std::pmr::synchronized_pool_resource>(
+      std::pmr::pool_options{.max_blocks_per_chunk = 32, .largest_required_pool_block = 1280});
   const std::shared_ptr<std::atomic<int64_t>> bytes_ = std::make_shared<std::atomic<int64_t>>(0);
   // By a hash of the key that stands for it.
-  std::pmr::unordered_map<std::pmr::string, std::weak_ptr<const std::pmr::vector<HostTensor>>>
-      known_{pool_.get()};
+  std::pmr::map<std::pmr::string, std::weak_ptr<const std::pmr::vector<HostTensor>>> known_{
+      pool_.get()};
 };
 
 }  // namespace ortmodule

@@ -31,8 +31,8 @@ uint64_t seed_of(const InferenceOptions& options) {
 
 InferenceSession::InferenceSession(std::shared_ptr<LoadedModel> model, InferenceOptions options)
     : host_(std::move(model), std::move(options)),
-      inputs_(called_inputs(host_.model->model().graph)),
-      overridable_(overridable_inputs(host_.model->model())),
+      inputs_(called_inputs(host_.model->with_nodes()->graph)),
+      overridable_(overridable_inputs(*host_.model->with_nodes())),
       named_(inputs_, host_.options.fixed_sizes),
       whole_(host_,
              [this](const std::vector<HostFeed>& feeds) {

@@ -30,17 +30,17 @@ int64_t LoadedModel::original_bytes(const OnnxModel& model) {
 std::shared_ptr<const OnnxModel> LoadedModel::with_nodes() const {
   const std::lock_guard lock(nodes_mutex_);
   if (auto reader = readers_.lock()) return reader;
-  if (packed_nodes_) model_.graph.nodes = packed_nodes_->unpacked();
+  if (packed_nodes_) packed_nodes_->unpack_into(model_.graph);
   packed_nodes_.reset();
   std::shared_ptr<const OnnxModel> reader(&model_, [](const OnnxModel*) {});
   readers_ = reader;
   return reader;
 }
 
-void LoadedModel::pack_nodes() {
+void LoadedModel::pack() {
   const std::lock_guard lock(nodes_mutex_);
   if (packed_nodes_ || !readers_.expired()) return;
-  packed_nodes_.emplace(std::exchange(model_.graph.nodes, {}));
+  packed_nodes_.emplace(model_.graph);
 }
 
 bool LoadedModel::keeps_originals() const {

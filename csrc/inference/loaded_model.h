@@ -36,12 +36,13 @@ class LoadedModel {
         files_(std::move(files)),
         original_bytes_(original_bytes(model_)) {}
 
-  /// The model; its graph may lack its nodes, which an idle session packs.
+  /// The model; its graph may lack all but its name, inputs and outputs, which an idle session
+  /// packs.
   const OnnxModel& model() const { return model_; }
-  /// The model with its nodes, which stay as long as the result does.
+  /// The whole model, which stays so as long as the result does.
   std::shared_ptr<const OnnxModel> with_nodes() const;
-  /// Packs the nodes until they are read again, unless somebody reads them.
-  void pack_nodes();
+  /// Packs the graph until it is read again, unless somebody reads it.
+  void pack();
   const OnnxFacts& facts() const { return facts_; }
   /// The texts that the model holds.
   const TextTable& texts() const;
@@ -85,7 +86,7 @@ class LoadedModel {
   const void* computed_elements(const OnnxTensor& weight);
   const MappedFile* file_of(const OnnxTensor& weight) const;
 
-  mutable std::mutex nodes_mutex_;  // guards the nodes of the model and the next two
+  mutable std::mutex nodes_mutex_;  // guards what may be packed and the next two
   mutable std::optional<PackedNodes> packed_nodes_;
   mutable std::weak_ptr<const OnnxModel> readers_;
   mutable OnnxModel model_;

@@ -151,7 +151,7 @@ bool Segment::Imports::tick() {
     outcome->size_checks.clear();
     outcome->session->pack();
   }
-  model->pack_nodes();
+  model->pack();
   note_freed_heap(kPlanBytes);
   return false;
 }
@@ -395,7 +395,6 @@ void Segment::add_weights(Outcome& outcome, const ImportedModel& imported) {
     if (read && !elements) elements = elements_of(outcome, weight);
     outcome.weights.push_back(elements);
     outcome.weight_sizes.push_back(weight.dims);
-    outcome.weight_strides.push_back(contiguous_strides(weight.dims));
   }
 }
 
@@ -418,7 +417,8 @@ const void* Segment::halved(Outcome& outcome, Graph& graph, Value* value,
   const DType type = halves->empty() ? DType::Float32 : halves->front().dtype;
   if (type != DType::Float16) {
     std::string name = value->name;
-    for (const OnnxInitializer& initializer : host_.model->model().graph.initializers)
+    const auto model = host_.model->with_nodes();
+    for (const OnnxInitializer& initializer : model->graph.initializers)
       if (initializer.tensor.bytes.data() == weight.bytes.data()) name = initializer.name;
     const std::lock_guard lock(host_.mutex);
     host_.wide_weights[name] = type;
@@ -474,7 +474,6 @@ void Segment::add_constants(Outcome& outcome, const ImportedModel& imported,
       add_constant(outcome, *imported.piece.graph, constant);
   outcome.weights.shrink_to_fit();
   outcome.weight_sizes.shrink_to_fit();
-  outcome.weight_strides.shrink_to_fit();
 }
 
 void Segment::add_constant(Outcome& outcome, Graph& graph, const HostTensor& constant) {
@@ -482,7 +481,6 @@ void Segment::add_constant(Outcome& outcome, Graph& graph, const HostTensor& con
   if (constant.dtype != value->dtype) widen_at_reader(graph, value, constant.dtype);
   outcome.weights.push_back(constant.memory ? constant.memory.data() : nullptr);
   outcome.weight_sizes.push_back(constant.sizes);
-  outcome.weight_strides.push_back(contiguous_strides(constant.sizes));
 }
 
 Segment::Bound Segment::readable(const std::vector<HostFeed>& feeds) {
@@ -528,14 +526,16 @@ void Segment::plan(Bound& bound, bool to_show) {
   const std::vector<HostTensorView>& tensors = bound.call.tensors;
   std::vector<LayoutView> arguments;
   std::vector<Sizes> strides;
-  strides.reserve(tensors.size());
+  strides.reserve(tensors.size() + outcome.weights.size());
   arguments.reserve(tensors.size() + outcome.weights.size());
   for (const HostTensorView& tensor : tensors) {
     strides.push_back(tensor.strides.empty() ? contiguous_strides(tensor.sizes) : tensor.strides);
     arguments.push_back({tensor.sizes, strides.back()});
   }
-  for (size_t i = 0; i < outcome.weights.size(); ++i)
-    arguments.push_back({outcome.weight_sizes[i], outcome.weight_strides[i]});
+  for (const Sizes& sizes : outcome.weight_sizes) {
+    strides.push_back(contiguous_strides(sizes));
+    arguments.push_back({sizes, strides.back()});
+  }
   std::vector<int64_t> symbols;
   for (const ContentSymbol& content : outcome.contents)
     symbols.push_back(saturated(integer_element(tensors[content.input].data, content.element,

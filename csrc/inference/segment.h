@@ -153,7 +153,7 @@ struct Segment::Outcome {
   std::atomic<bool> is_new = true;   // no plan was made yet
   bool on_device = false;            // weights and constants, else on the host
   std::vector<const void*> weights;  // elements, by graph input after the inputs' tensors
-  std::vector<Sizes> weight_sizes, weight_strides;
+  std::vector<Sizes> weight_sizes;   // they are row-major
   std::vector<ConstantStore::Tensors> constants;  // the last of the weights
   std::vector<ConstantStore::Tensors> halves;     // weights in float16
   std::unique_ptr<Session> session;

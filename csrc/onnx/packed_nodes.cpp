@@ -1,5 +1,7 @@
 #include "onnx/packed_nodes.h"
 
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -54,7 +56,18 @@ std::optional<OnnxAttr> unpack_attr(ByteReader& from) {
   }
 }
 
-void pack_node(ByteWriter& to, OnnxNode& node, OnnxAttrs& staying, std::vector<OnnxRest>& rests) {
+// The unknown fields of a message, of which there are rarely any.
+void pack_rest(ByteWriter& to, const OnnxRest& rest) {
+  to.byte(rest != nullptr);
+  if (rest) to.text(*rest);
+}
+
+OnnxRest unpack_rest(ByteReader& from) {
+  if (!from.byte<bool>()) return nullptr;
+  return std::make_shared<const std::string>(from.text());
+}
+
+void pack_node(ByteWriter& to, OnnxNode& node, OnnxAttrs& staying) {
   for (const std::string* text : {&node.op, &node.domain, &node.name, &node.overload})
     to.text(*text);
   pack_texts(to, node.inputs);
@@ -71,12 +84,10 @@ void pack_node(ByteWriter& to, OnnxNode& node, OnnxAttrs& staying, std::vector<O
     to.text(key);
     to.text(value);
   }
-  to.byte(node.rest != nullptr);
-  if (node.rest) rests.push_back(std::move(node.rest));
+  pack_rest(to, node.rest);
 }
 
-OnnxNode unpack_node(ByteReader& from, OnnxAttrs::const_iterator& staying,
-                     std::vector<OnnxRest>::const_iterator& rest) {
+OnnxNode unpack_node(ByteReader& from, OnnxAttrs::const_iterator& staying) {
   OnnxNode node;
   for (std::string* text : {&node.op, &node.domain, &node.name, &node.overload})
     *text = from.text();
@@ -96,28 +107,139 @@ OnnxNode unpack_node(ByteReader& from, OnnxAttrs::const_iterator& staying,
     key = from.text();
     value = from.text();
   }
-  if (from.byte<bool>()) node.rest = *rest++;
+  node.rest = unpack_rest(from);
   return node;
+}
+
+enum class PackedDim : uint8_t { Unknown, Number, Name };
+
+/// Returns whether the value is packed.
+bool pack_value(ByteWriter& to, const OnnxValue& value) {
+  const OnnxType& type = value.type;
+  const bool packs = type.kind == OnnxType::Kind::Tensor && !type.rest && !type.element &&
+                     type.denotations.empty();
+  to.byte(packs);
+  if (!packs) return false;
+  to.text(value.name);
+  pack_rest(to, value.rest);
+  to.byte(type.dtype);
+  to.integer(type.element_type);
+  to.number(type.dims ? type.dims->size() + 1 : 0);
+  if (!type.dims) return true;
+  for (const OnnxDim& dim : *type.dims) {
+    to.byte(static_cast<PackedDim>(dim.index()));
+    if (const auto* number = std::get_if<int64_t>(&dim)) to.integer(*number);
+    if (const auto* name = std::get_if<std::string>(&dim)) to.text(*name);
+  }
+  return true;
+}
+
+OnnxDim unpack_dim(ByteReader& from) {
+  switch (from.byte<PackedDim>()) {
+    case PackedDim::Number: return from.integer();
+    case PackedDim::Name: return std::string(from.text());
+    default: return std::monostate();
+  }
+}
+
+/// Nothing for one that was not packed.
+std::optional<OnnxValue> unpack_value(ByteReader& from) {
+  if (!from.byte<bool>()) return std::nullopt;
+  OnnxValue value;
+  value.name = from.text();
+  value.rest = unpack_rest(from);
+  value.type.kind = OnnxType::Kind::Tensor;
+  value.type.dtype = from.byte<DType>();
+  value.type.element_type = static_cast<int>(from.integer());
+  const uint64_t rank = from.number();
+  if (rank == 0) return value;
+  for (OnnxDim& dim : value.type.dims.emplace(rank - 1)) dim = unpack_dim(from);
+  return value;
+}
+
+using Owners = std::vector<std::shared_ptr<const void>>;
+
+bool is_same_owner(const Owners::value_type& one, const Owners::value_type& other) {
+  return !one.owner_before(other) && !other.owner_before(one);
+}
+
+/// Returns whether the constant is packed. Its bytes are a place that the last owner keeps alive.
+bool pack_constant(ByteWriter& to, const OnnxInitializer& constant, Owners& owners) {
+  const OnnxTensor& tensor = constant.tensor;
+  const bool packs = tensor.strings.empty() && !tensor.rest && !tensor.sparse && !tensor.source;
+  to.byte(packs);
+  if (!packs) return false;
+  to.text(constant.name);
+  to.byte(tensor.dtype);
+  to.integer(tensor.element_type);
+  to.number(tensor.dims.size());
+  for (int64_t size : tensor.dims) to.integer(size);
+  const SharedBytes& bytes = tensor.bytes;
+  if (owners.empty() || !is_same_owner(owners.back(), bytes.owner()))
+    owners.push_back(bytes.owner());
+  to.number(owners.size() - 1);
+  to.number(reinterpret_cast<uintptr_t>(bytes.data()));
+  to.number(bytes.size());
+  to.byte(bytes.mapped());
+  return true;
+}
+
+/// Nothing for one that was not packed.
+std::optional<OnnxInitializer> unpack_constant(ByteReader& from, const Owners& owners) {
+  if (!from.byte<bool>()) return std::nullopt;
+  OnnxInitializer constant;
+  constant.name = from.text();
+  OnnxTensor& tensor = constant.tensor;
+  tensor.dtype = from.byte<DType>();
+  tensor.element_type = static_cast<int>(from.integer());
+  tensor.dims.resize(from.number());
+  for (int64_t& size : tensor.dims) size = from.integer();
+  const std::shared_ptr<const void>& owner = owners[from.number()];
+  const auto* data = reinterpret_cast<const char*>(from.number());
+  const size_t size = from.number();
+  tensor.bytes = SharedBytes(owner, {data, size}, from.byte<bool>());
+  return constant;
 }
 
 }  // namespace
 
-PackedNodes::PackedNodes(std::vector<OnnxNode> nodes) {
+PackedNodes::PackedNodes(OnnxGraph& graph) {
   ByteWriter to;
+  std::vector<OnnxNode> nodes = std::exchange(graph.nodes, {});
   to.number(nodes.size());
-  for (OnnxNode& node : nodes) pack_node(to, node, attrs_, rests_);
+  for (OnnxNode& node : nodes) pack_node(to, node, attrs_);
+  std::vector<OnnxValue> values = std::exchange(graph.values, {});
+  to.number(values.size());
+  for (OnnxValue& value : values)
+    if (!pack_value(to, value)) values_.push_back(std::move(value));
+  std::vector<OnnxInitializer> constants = std::exchange(graph.initializers, {});
+  to.number(constants.size());
+  for (OnnxInitializer& constant : constants)
+    if (!pack_constant(to, constant, owners_)) constants_.push_back(std::move(constant));
   bytes_ = to.take();
   attrs_.shrink_to_fit();
-  rests_.shrink_to_fit();
+  values_.shrink_to_fit();
+  constants_.shrink_to_fit();
+  owners_.shrink_to_fit();
 }
 
-std::vector<OnnxNode> PackedNodes::unpacked() const {
+void PackedNodes::unpack_into(OnnxGraph& graph) const {
   ByteReader from(bytes_);
   auto attr = attrs_.begin();
-  auto rest = rests_.begin();
-  std::vector<OnnxNode> nodes(from.number());
-  for (OnnxNode& node : nodes) node = unpack_node(from, attr, rest);
-  return nodes;
+  graph.nodes.resize(from.number());
+  for (OnnxNode& node : graph.nodes) node = unpack_node(from, attr);
+  auto staying = values_.begin();
+  graph.values.resize(from.number());
+  for (OnnxValue& value : graph.values) {
+    std::optional<OnnxValue> packed = unpack_value(from);
+    value = packed ? std::move(*packed) : *staying++;
+  }
+  auto constant = constants_.begin();
+  graph.initializers.resize(from.number());
+  for (OnnxInitializer& each : graph.initializers) {
+    std::optional<OnnxInitializer> packed = unpack_constant(from, owners_);
+    each = packed ? std::move(*packed) : *constant++;
+  }
 }
 
 }  // namespace ortmodule

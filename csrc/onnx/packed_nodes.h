@@ -1,8 +1,8 @@
-// The nodes of a model, and the types of values between them, as one block of bytes, about a fifth
-// of their size: for models that are kept for calls that may never come.
+// The nodes of a model, the types of values between them and what describes its constants, as one
+// block of bytes, a tenth of their size: for models that are kept for calls that may never come.
 #pragma once
 
-#include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,17 +10,21 @@
 
 namespace ortmodule {
 
-/// Immutable. Attributes that are no integers, texts and lists of integers stay as they are.
+/// Immutable. Attributes that are no integers, texts and lists of integers stay as they are, as do
+/// types of other kinds than tensors, and constants that are more than bytes somewhere.
 class PackedNodes {
  public:
-  explicit PackedNodes(std::vector<OnnxNode> nodes);
+  /// Takes them out of the graph.
+  explicit PackedNodes(OnnxGraph& graph);
 
-  std::vector<OnnxNode> unpacked() const;
+  void unpack_into(OnnxGraph& graph) const;
 
  private:
   std::string bytes_;
-  OnnxAttrs attrs_;  // that stay
-  std::vector<OnnxRest> rests_;
+  OnnxAttrs attrs_;  // that stay, as do the next ones
+  std::vector<OnnxValue> values_;
+  std::vector<OnnxInitializer> constants_;
+  std::vector<std::shared_ptr<const void>> owners_;  // of the bytes of packed constants
 };
 
 }  // namespace ortmodule

@@ -24,7 +24,9 @@ TEST(Packed, BytesHoldAllNumbers) {
     writer.number(static_cast<uint64_t>(each));
   }
   writer.real(-0.0);
-  for (const char* text : {"", "same", "same", ""}) writer.text(text);
+  const char* const texts[] = {"",     "layer.1/a", "layer.1/bc", "same",
+                               "same", "",          "layer.1/a",  "sa"};
+  for (const char* text : texts) writer.text(text);
   const std::string bytes = writer.take();
   ByteReader reader(bytes);
   for (int64_t each : ends) {
@@ -32,7 +34,9 @@ TEST(Packed, BytesHoldAllNumbers) {
     EXPECT_EQ(reader.number(), static_cast<uint64_t>(each));
   }
   EXPECT_TRUE(std::signbit(reader.real()));
-  for (const char* text : {"", "same", "same", ""}) EXPECT_EQ(reader.text(), text);
+  std::vector<std::string_view> read;
+  for (const char* text : texts) EXPECT_EQ(read.emplace_back(reader.text()), text);
+  for (size_t i = 0; i < read.size(); ++i) EXPECT_EQ(read[i], texts[i]) << "texts stay";
   EXPECT_TRUE(reader.at_end());
 }
 
@@ -139,12 +143,17 @@ TEST(Packed, NodesOfModelsAreTheSame) {
   nodes[2].domain = "custom";
   nodes[2].overload = "second";
   nodes[2].outputs = {"y", "z"};
-  const std::vector<OnnxNode> unpacked = PackedNodes(nodes).unpacked();
+  OnnxGraph graph;
+  graph.nodes = nodes;
+  const PackedNodes packed(graph);
+  EXPECT_TRUE(graph.nodes.empty());
+  packed.unpack_into(graph);
+  const std::vector<OnnxNode>& unpacked = graph.nodes;
   ASSERT_EQ(unpacked.size(), nodes.size());
   EXPECT_EQ(unpacked[0].name, "first");
   EXPECT_EQ(unpacked[0].inputs, nodes[0].inputs);
   EXPECT_EQ(unpacked[0].metadata, nodes[0].metadata);
-  EXPECT_EQ(unpacked[0].rest, nodes[0].rest);
+  EXPECT_EQ(*unpacked[0].rest, "doc");
   ASSERT_EQ(unpacked[0].attrs.size(), 4u);
   for (const auto& [name, attr] : nodes[0].attrs) {
     const auto found = std::find_if(unpacked[0].attrs.begin(), unpacked[0].attrs.end(),
@@ -161,6 +170,77 @@ TEST(Packed, NodesOfModelsAreTheSame) {
   EXPECT_EQ(unpacked[2].domain, "custom");
   EXPECT_EQ(unpacked[2].overload, "second");
   EXPECT_EQ(unpacked[2].outputs, nodes[2].outputs);
+}
+
+TEST(Packed, TypesOfModelsAreTheSame) {
+  const OnnxType listed{.kind = OnnxType::Kind::Sequence,
+                        .element = std::make_shared<const OnnxType>()};
+  const OnnxType sized{.kind = OnnxType::Kind::Tensor,
+                       .dtype = DType::Float16,
+                       .dims = std::vector<OnnxDim>{int64_t{-2}, std::string("n"), {}},
+                       .element_type = 10};
+  OnnxGraph graph;
+  graph.values = {{"a", sized}, {"b", listed}, {"c", {.kind = OnnxType::Kind::Tensor}}};
+  const PackedNodes packed(graph);
+  EXPECT_TRUE(graph.values.empty());
+  packed.unpack_into(graph);
+  ASSERT_EQ(graph.values.size(), 3u);
+  EXPECT_EQ(graph.values[0].name, "a");
+  EXPECT_EQ(graph.values[0].type.dtype, DType::Float16);
+  EXPECT_EQ(graph.values[0].type.element_type, 10);
+  EXPECT_EQ(graph.values[0].type.dims, sized.dims);
+  EXPECT_EQ(graph.values[1].type.element, listed.element);
+  EXPECT_EQ(graph.values[2].type.kind, OnnxType::Kind::Tensor);
+  EXPECT_FALSE(graph.values[2].type.dims);
+}
+
+TEST(Packed, ConstantsOfModelsKeepTheirBytesAlive) {
+  auto file = std::make_shared<const std::string>("abcdefgh");
+  const std::weak_ptr<const std::string> watched = file;
+  static const char kOutside[] = "outside";
+  OnnxGraph graph;
+  graph.initializers = {
+      {"w", {.dtype = DType::Int8, .dims = {2, 3}, .bytes = {file, {file->data() + 1, 6}, true}}},
+      {"v", {.dtype = DType::UInt8, .dims = {1}, .bytes = {file, {file->data(), 1}, true}}},
+      {"s", {.dims = {1}, .element_type = 8, .strings = {"text"}}},
+      {"o", {.dtype = DType::Bool, .bytes = SharedBytes::borrowed(kOutside, 1)}},
+      {"e", {.dtype = DType::Float32, .dims = {0}, .bytes = std::string("own"), .element_type = 1}},
+  };
+  file.reset();
+  const PackedNodes packed(graph);
+  EXPECT_TRUE(graph.initializers.empty());
+  ASSERT_FALSE(watched.expired());
+  packed.unpack_into(graph);
+  ASSERT_EQ(graph.initializers.size(), 5u);
+  const auto tensor = [&](size_t at) -> const OnnxTensor& { return graph.initializers[at].tensor; };
+  EXPECT_EQ(graph.initializers[0].name, "w");
+  EXPECT_EQ(tensor(0).dims, (std::vector<int64_t>{2, 3}));
+  EXPECT_EQ(tensor(0).bytes.view(), "bcdefg");
+  EXPECT_TRUE(tensor(0).bytes.mapped());
+  EXPECT_EQ(tensor(1).bytes.view(), "a");
+  EXPECT_EQ(tensor(1).dtype, DType::UInt8);
+  EXPECT_EQ(tensor(2).strings, std::vector<std::string>{"text"});
+  EXPECT_EQ(tensor(3).bytes.data(), kOutside);
+  EXPECT_FALSE(tensor(3).bytes.owner());
+  EXPECT_EQ(tensor(4).bytes.view(), "own");
+  EXPECT_EQ(tensor(4).element_type, 1);
+}
+
+TEST(Packed, SessionsThatDoNotTrainKeepNoReports) {
+  const auto reported = [](bool keep_graphs) {
+    ExportedPiece piece;
+    piece.graph = parse_graph(kGraph);
+    infer(*piece.graph);
+    for (int i = 0; i < 3; ++i) piece.arguments.push_back({BoundInput::Kind::Tensor, i, ""});
+    piece.output_strides = {{DimExpr(1)}, {DimExpr(1), DimExpr(1)}};
+    SessionOptions options;
+    options.optimizer.training = false;
+    options.keep_graphs = keep_graphs;
+    const Session session(std::move(piece), options);
+    return session.forward_report().rows.size() + session.joint_report().rows.size();
+  };
+  EXPECT_EQ(reported(false), 0u);
+  EXPECT_GT(reported(true), 0u);
 }
 
 }  // namespace
