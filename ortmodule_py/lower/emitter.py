@@ -270,8 +270,13 @@ class Emitter:
         _write_body(backward, body, joint.backward, joint.gradients, origin, tag)
         inputs = [operands[i] for i in joint.inputs]
         fresh = self.builder.custom_gradient(found, inputs, body, True)
-        for position, value in zip(joint.differentiable, fresh, strict=True):
-            outputs[position] = value
+        replaced = dict(zip(joint.differentiable, fresh, strict=True))
+        for position, known in enumerate(output_values(node)):
+            if position in replaced:
+                outputs[position] = replaced[position]
+            elif outputs[position] >= 0 and record.may_require_gradient(known):
+                # Autograd has no gradient of some results, as of the permutation of an LU decomposition.
+                outputs[position] = self._detach(outputs[position], known, origin, tag)
         self._mark_outputs(fresh, inputs, joint.gradients)
 
     def _gradient(
@@ -297,8 +302,11 @@ class Emitter:
         value = self.writer.id_of(node)
         if value not in self._differentiable:
             return value
+        return self._detach(value, node.meta["val"], origin, tag)
+
+    def _detach(self, value: int, example: Tensor, origin: tuple[str, str], tag: str) -> int:
         arguments = [("self", self.builder.Val(value))]
-        outputs = [tensor_meta(node.meta["val"], self.symbols)]
+        outputs = [tensor_meta(example, self.symbols)]
         ids = self.builder.call("aten.detach.default", arguments, outputs, origin, tag)
         assert ids is not None
         return ids[0]

@@ -153,3 +153,20 @@ def test_an_assertion_is_eagers_error() -> None:
         with pytest.raises(RuntimeError, match="too large"):
             m(torch.full((4, 4), 1e6, dtype=torch.float64))
     assert not last_run_report(model)["eager_pieces"]
+
+
+class _Factors(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return torch.linalg.lu(x @ x.mT + torch.eye(4))
+
+
+def test_results_without_a_gradient_of_their_own() -> None:
+    """The permutation of an LU decomposition requires no gradient, whatever its operand does."""
+    torch._dynamo.reset()
+    x = torch.randn(4, 4, requires_grad=True)
+    model = ORTModule(_Factors())
+    factors = model(x)
+    assert [factor.requires_grad for factor in factors] == [False, True, True]
+    for mine, wanted in zip(factors, _Factors()(x), strict=True):
+        torch.testing.assert_close(mine, wanted)
+    assert last_run_report(model)["compiled"]
