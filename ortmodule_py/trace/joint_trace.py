@@ -136,7 +136,17 @@ def _on_parts(scatter: Any) -> Callable[..., Tensor]:
     return scattered
 
 
+def _filled(operand: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
+    """`index_fill` by a mask, as the gradient of the value has as many terms as there are different indices."""
+    if operand.dim() == 0:
+        return _filled(operand.view(1), 0, index, value).view(())
+    chosen = operand.new_zeros(operand.shape[dim], dtype=torch.bool).index_fill(0, index, True)
+    chosen = chosen.view(-1, *(1,) * (operand.dim() - 1 - dim % operand.dim()))
+    return torch.where(chosen, value.to(operand.dtype), operand)
+
+
 _DIFFERENTIABLE_FORMS: dict[Any, Callable[..., Any]] = {
+    torch.ops.aten.index_fill.int_Tensor: _filled,
     # Made by functionalization, and without a gradient in autograd.
     torch.ops.aten.copy.default: _copy,
     # ATen chooses it for a table that needs no gradient; the weights per sample may need one.

@@ -180,7 +180,7 @@ def test_an_index_out_of_range_is_an_index_error(read: Callable[[Tensor, Tensor]
 
 
 class Masking(nn.Module):
-    """Writes a value that trains where a mask is true."""
+    """Writes a value that trains where a mask is true, or at some places."""
 
     def __init__(self, write: Callable[[Tensor, Tensor, Tensor], None]) -> None:
         super().__init__()
@@ -199,6 +199,7 @@ MASKED: dict[str, Callable[[Tensor, Tensor, Tensor], None]] = {
     "one row": lambda y, mask, value: y.__setitem__(mask[:, 0, 0], value[None, None]),
     "columns": lambda y, mask, value: y.__setitem__((slice(None), mask[0, :, 0]), value[:1]),
     "last dims": lambda y, mask, value: y.__setitem__((..., mask[0]), value[None, :1]),
+    "places of a dim": lambda y, _, value: y.index_fill_(-1, torch.tensor([4, 0, 4]), value.sum()),
 }
 
 
