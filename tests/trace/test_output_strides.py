@@ -81,7 +81,9 @@ class FakedWrongly(nn.Module):
         power = torch.pow(2.0, x)
         inner = checkpoint(lambda t: 2.0 ** t.tanh(), x, use_reentrant=False)
         normed = [self.norm(x), self.instance(x).sin()]
-        return [power, power + 1, x.roll(1, 1), torch.roll(x, 2, 2) * 2, inner, *normed]
+        pooled, places = F.max_pool2d(x, 2, return_indices=True)
+        back = F.max_unpool2d(pooled, places, 2, output_size=x.shape[2:])
+        return [power, power + 1, x.roll(1, 1), torch.roll(x, 2, 2) * 2, inner, back, *normed]
 
 
 def test_operators_that_fake_tensors_get_wrong() -> None:

@@ -22,8 +22,8 @@ def is_restrided_dropout(node: fx.Node) -> bool:
 
 _DOUBTFUL = {
     *("__rpow__", "batch_norm", "copysign", "instance_norm", "interpolate", "log_sigmoid"),
-    *("logical_and", "logical_or", "logical_xor", "max_pool1d", "pow", "roll", "special_xlogy"),
-    "xlogy",
+    *("logical_and", "logical_or", "logical_xor", "max_pool1d", "max_unpool2d", "pow", "roll"),
+    *("special_xlogy", "xlogy"),
 }
 
 

@@ -166,6 +166,8 @@ def with_eager_strides(func: Any, args: Sequence[Any], result: Any) -> Any:
         return (torch.empty_like(result[0], memory_format=kept), *result[1:])
     if func in _CONVOLUTIONS:
         return _convolved(result, *args[:2])
+    if func is aten.max_unpool2d.default:
+        return result.contiguous(memory_format=suggest_memory_format(args[0]))
     if func is aten.rsub.Tensor:  # has no tag; ATen subtracts the other way round
         return _like_iterator(result, (args[1], args[0]))
     if iterates and isinstance(result, Tensor):
