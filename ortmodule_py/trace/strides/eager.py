@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -17,21 +17,6 @@ from torch._prims_common import compute_elementwise_output_strides, suggest_memo
 from ortmodule_py.base.changing_numbers import is_same
 
 aten = torch.ops.aten
-
-_ROW_MAJOR = (aten.pow.Scalar, aten.log_sigmoid_forward.default)
-_LIKE_A_SUM = (aten.copysign, aten.logical_and, aten.logical_or, aten.logical_xor, aten.xlogy)
-"""Pointwise operators whose fake results are row-major, where ATen's TensorIterator follows the operands."""
-_CONVOLUTIONS = (aten.convolution.default, aten.conv3d.default)
-_BATCH_NORMS = (
-    aten.native_batch_norm,
-    aten._native_batch_norm_legit,
-    aten._native_batch_norm_legit_functional,
-    aten._native_batch_norm_legit_no_training,
-)
-_CORRECTED = {
-    *(*_ROW_MAJOR, *_LIKE_A_SUM, *_CONVOLUTIONS, *_BATCH_NORMS),
-    *(aten.threshold_backward.default, aten.roll.default, aten.rsub.Tensor),
-}
 
 
 def is_expanded(value: Tensor) -> bool:
@@ -140,36 +125,56 @@ def with_strides_kept(operand: Tensor, result: Any) -> Any:
     return _restrided(result, torch.empty_like(operand).stride())
 
 
+def _row_major(result: Any, _: Sequence[Any]) -> Any:
+    return (
+        result.contiguous()
+        if isinstance(result, Tensor)
+        else tuple(part.contiguous() for part in result)
+    )
+
+
+def _batch_norm(result: Any, args: Sequence[Any]) -> Any:
+    kept = _batch_norm_format(args[0])
+    return (torch.empty_like(result[0], memory_format=kept), *result[1:])
+
+
+_CORRECTIONS: dict[Any, Callable[[Any, Sequence[Any]], Any]] = {
+    aten.pow.Scalar: _row_major,
+    aten.log_sigmoid_forward.default: _row_major,
+    # Pointwise operators whose fake results are row-major, where ATen's TensorIterator follows the operands.
+    **dict.fromkeys(
+        (aten.copysign, aten.logical_and, aten.logical_or, aten.logical_xor, aten.xlogy), _like_sum
+    ),
+    # ATen takes the gradient for the second operand.
+    aten.threshold_backward.default: lambda result, args: _like_sum(result, (args[1], args[0])),
+    aten.roll.default: lambda result, args: _rolled(result, *args),
+    **dict.fromkeys(
+        (
+            aten.native_batch_norm,
+            aten._native_batch_norm_legit,
+            aten._native_batch_norm_legit_functional,
+            aten._native_batch_norm_legit_no_training,
+        ),
+        _batch_norm,
+    ),
+    aten.convolution.default: lambda result, args: _convolved(result, *args[:2]),
+    aten.conv3d.default: lambda result, args: _convolved(result, *args[:2]),
+    aten.max_unpool2d.default: lambda result, args: result.contiguous(
+        memory_format=suggest_memory_format(args[0])
+    ),
+    # It has no tag; ATen subtracts the other way round.
+    aten.rsub.Tensor: lambda result, args: _like_iterator(result, (args[1], args[0])),
+    # It works on a clone of its operand.
+    aten.masked_fill: lambda result, _: result,
+}
+"""By operator, or its overload: the strides that its results have in eager."""
+
+
 def with_eager_strides(func: Any, args: Sequence[Any], result: Any) -> Any:
     """Corrects operators whose fake results have other strides than their results in eager."""
-    packet = func.overloadpacket
-    # masked_fill works on a clone of its operand.
-    iterates = torch.Tag.pointwise in func.tags and packet is not aten.masked_fill
-    if not args or not (iterates or func in _CORRECTED or packet in _CORRECTED):
+    correct = _CORRECTIONS.get(func) or _CORRECTIONS.get(func.overloadpacket)
+    if correct is None and torch.Tag.pointwise in func.tags and isinstance(result, Tensor):
+        correct = _like_iterator
+    if correct is None or not args or all(map(is_row_major, args)):
         return result
-    if all(map(is_row_major, args)):
-        return result
-    if func in _ROW_MAJOR:
-        return (
-            result.contiguous()
-            if isinstance(result, Tensor)
-            else tuple(x.contiguous() for x in result)
-        )
-    if packet in _LIKE_A_SUM:
-        return _like_sum(result, args)
-    if func is aten.threshold_backward.default:  # ATen takes the gradient for the second operand
-        return _like_sum(result, (args[1], args[0]))
-    if func is aten.roll.default:
-        return _rolled(result, *args)
-    if packet in _BATCH_NORMS:
-        kept = _batch_norm_format(args[0])
-        return (torch.empty_like(result[0], memory_format=kept), *result[1:])
-    if func in _CONVOLUTIONS:
-        return _convolved(result, *args[:2])
-    if func is aten.max_unpool2d.default:
-        return result.contiguous(memory_format=suggest_memory_format(args[0]))
-    if func is aten.rsub.Tensor:  # has no tag; ATen subtracts the other way round
-        return _like_iterator(result, (args[1], args[0]))
-    if iterates and isinstance(result, Tensor):
-        return _like_iterator(result, args)
-    return result
+    return correct(result, args)
