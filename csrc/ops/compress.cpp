@@ -12,7 +12,7 @@ Attrs sized_compress(OnnxCall& c) {
   return attrs;
 }
 
-REGISTER_ONNX({{"Compress", 9, nullptr, nullptr, "", sized_compress}});
+REGISTER_ONNX({{"Compress", 9, nullptr, nullptr, "", sized_compress, reads_texts()}});
 
 }  // namespace
 }  // namespace ortmodule

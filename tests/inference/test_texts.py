@@ -228,6 +228,12 @@ def test_different_texts(attributes: dict[str, Any]) -> None:
     compare(*single("Unique", [x], 4, **attributes))
 
 
+@pytest.mark.parametrize("attributes", [{}, {"axis": 0}, {"axis": 1}])
+def test_chosen_texts(attributes: dict[str, Any]) -> None:
+    x = texts("b", "a", "", "é", "d", "a").reshape(2, 3)
+    compare(*single("Compress", [x, np.array([True, False])], 1, **attributes))
+
+
 @pytest.mark.parametrize("body_op", ["StringNormalizer", "Identity"])
 @pytest.mark.parametrize("count", [1, 4])
 def test_texts_in_a_scan(count: int, body_op: str) -> None:

@@ -44,9 +44,11 @@ void run_compress(const SizedCall& call) {
   const auto* condition = call.data<uint8_t>(1);
   const int64_t kept =
       std::count_if(condition, condition + most, [](uint8_t holds) { return holds != 0; });
-  const DType dtype = call.operand(0).dtype;
-  const auto slice = static_cast<size_t>(split.inner) * size_of(dtype);
-  auto* to = call.result<char>(dtype, sizes_of(call, kept));
+  const HostTensorView& x = call.operand(0);
+  const auto slice = static_cast<size_t>(split.inner) * size_of(x.dtype);
+  const Sizes sizes = sizes_of(call, kept);
+  auto* to = x.texts ? reinterpret_cast<char*>(call.texts_result(sizes))
+                     : call.result<char>(x.dtype, sizes);
   const auto* from = call.data<char>(0);
   for (int64_t outer = 0; outer < split.outer; ++outer)
     for (int64_t i = 0; i < most; ++i) {
