@@ -9,8 +9,20 @@ namespace {
 
 constexpr size_t kMostCalls = 8;
 
-bool is_alike(const HostTensorView& a, const HostTensorView& b) {
-  return a.dtype == b.dtype && a.sizes == b.sizes && a.strides == b.strides && a.texts == b.texts;
+constexpr int64_t kAnySize = -1;
+
+// Strides of a tensor whose sizes are not read are not read, either.
+bool is_alike(const HostTensorView& known, const HostTensorView& given) {
+  if (known.dtype != given.dtype || known.texts != given.texts ||
+      known.sizes.size() != given.sizes.size())
+    return false;
+  bool is_unread = false;
+  for (size_t d = 0; d < given.sizes.size(); ++d) {
+    const bool is_any = known.sizes[d] == kAnySize;
+    if (!is_any && known.sizes[d] != given.sizes[d]) return false;
+    is_unread = is_unread || is_any;
+  }
+  return is_unread || known.strides == given.strides;
 }
 
 bool has_content(const HostTensorView& tensor, const FeedContent& content) {
@@ -52,8 +64,11 @@ void RecentCalls::clear() {
   calls_.clear();
 }
 
-void RecentCalls::add(RecentCall call) {
+void RecentCalls::add(RecentCall call, const UnreadSizes& unread) {
   for (HostTensorView& tensor : call.tensors) tensor.data = nullptr;
+  for (size_t i = 0; i < unread.size(); ++i)
+    for (size_t d = 0; d < unread[i].size(); ++d)
+      if (unread[i][d]) call.tensors[i].sizes[d] = kAnySize;
   const std::lock_guard lock(mutex_);
   calls_.push_front(std::move(call));
   if (calls_.size() > kMostCalls) calls_.pop_back();

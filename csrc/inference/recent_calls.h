@@ -9,6 +9,7 @@
 
 #include "importer/import_model.h"
 #include "inference/host_tensor.h"
+#include "inference/unread_sizes.h"
 #include "session/planner.h"
 
 namespace ortmodule {
@@ -23,7 +24,7 @@ struct FeedContent {
 /// A call with its plan, which it does not keep alive.
 struct RecentCall {
   std::vector<ValueForm> forms;
-  std::vector<HostTensorView> tensors;  // types, sizes and strides
+  std::vector<HostTensorView> tensors;  // types, sizes (-1: any) and strides
   std::vector<FeedContent> contents;    // all that import and plan depend on
   std::shared_ptr<void> outcome;
   std::weak_ptr<PlanEntry> entry;
@@ -42,7 +43,7 @@ class RecentCalls {
   /// The outcome and plan of a call with feeds of the same forms, types, sizes and contents; null
   /// if there was none, or its plan is gone or outdated.
   Found find(const std::vector<ValueForm>& forms, const std::vector<HostTensorView>& tensors);
-  void add(RecentCall call);
+  void add(RecentCall call, const UnreadSizes& unread);
   void clear();
 
  private:

@@ -311,8 +311,13 @@ std::shared_ptr<Segment::Outcome> Segment::import(const Call& call, bool to_save
   outcome->forms = call.forms;
   outcome->outputs = std::move(imported.outputs);
   outcome->meanings = std::move(imported.meanings);
+  outcome->input_symbols = symbols_in(imported.input_dims);
+  if (part_ || imported.cut) {
+    const std::shared_ptr<const OnnxModel> nodes = host_.model->with_nodes();
+    const ModelPart part = part_ ? *part_ : whole_model(*nodes);
+    outcome->unread = fix_unread_sizes(imported, part, call.forms, outcome->input_symbols);
+  }
   outcome->input_dims = std::move(imported.input_dims);
-  outcome->input_symbols = symbols_in(outcome->input_dims);
   outcome->contents = std::move(imported.contents);
   outcome->content_guards = std::move(imported.content_guards);
   outcome->guards = std::move(imported.guards);
@@ -509,7 +514,8 @@ Segment::Bound Segment::bind(const std::vector<HostFeed>& feeds, bool to_show) {
   // Importing reads megabytes of code that runs do not: they would add up with the run's memory.
   if (bound.outcome->is_new.exchange(false) && !part_) forget_code_pages();
   imports_->recent.add(
-      {call.forms, call.tensors, bound.outcome->contents_of(call), bound.outcome, bound.entry});
+      {call.forms, call.tensors, bound.outcome->contents_of(call), bound.outcome, bound.entry},
+      bound.outcome->unread);
   return bound;
 }
 
@@ -525,16 +531,20 @@ void Segment::plan(Bound& bound, bool to_show) {
   const Outcome& outcome = *bound.outcome;
   const std::vector<HostTensorView>& tensors = bound.call.tensors;
   std::vector<LayoutView> arguments;
-  std::vector<Sizes> strides;
+  std::vector<Sizes> sizes, strides;
+  sizes.reserve(tensors.size());
   strides.reserve(tensors.size() + outcome.weights.size());
   arguments.reserve(tensors.size() + outcome.weights.size());
-  for (const HostTensorView& tensor : tensors) {
-    strides.push_back(tensor.strides.empty() ? contiguous_strides(tensor.sizes) : tensor.strides);
-    arguments.push_back({tensor.sizes, strides.back()});
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const Sizes& given = tensors[i].strides;
+    sizes.push_back(planned_sizes(outcome.unread, i, tensors[i].sizes));
+    const bool is_dense = given.empty() || sizes.back() != tensors[i].sizes;
+    strides.push_back(is_dense ? contiguous_strides(sizes.back()) : given);
+    arguments.push_back({sizes.back(), strides.back()});
   }
-  for (const Sizes& sizes : outcome.weight_sizes) {
-    strides.push_back(contiguous_strides(sizes));
-    arguments.push_back({sizes, strides.back()});
+  for (const Sizes& weight : outcome.weight_sizes) {
+    strides.push_back(contiguous_strides(weight));
+    arguments.push_back({weight, strides.back()});
   }
   std::vector<int64_t> symbols;
   for (const ContentSymbol& content : outcome.contents)

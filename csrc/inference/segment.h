@@ -21,6 +21,7 @@
 #include "inference/loaded_model.h"
 #include "inference/recent_calls.h"
 #include "inference/row_split.h"
+#include "inference/unread_sizes.h"
 #include "runtime/worker_pool.h"
 #include "session.h"
 
@@ -165,6 +166,7 @@ struct Segment::Outcome {
   std::optional<ModelCut> cut;
   std::vector<std::unique_ptr<Segment>> bodies;  // of the node there
   std::unique_ptr<Segment> rest;
+  UnreadSizes unread;  // by tensor of the inputs
 
   Outcome() = default;
   ~Outcome();

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -270,3 +271,31 @@ def test_a_profile_of_a_run_in_segments(tmp_path: Path) -> None:
     events = json.loads(Path(session.end_profiling()).read_text())
     names = [event["name"] for event in events if event["cat"] == "Session"]
     assert names[0] == "session_initialization" and names.count("model_run") == 1
+
+
+def test_a_part_has_one_plan_for_all_sizes_that_it_does_not_read() -> None:
+    """A state that grows from call to call, which only what follows a count reads."""
+    nodes = [
+        node("MatMul", ["x", "w"], ["product"]),
+        node("NonZero", ["product"], ["places"]),
+        node("Cast", ["places"], ["numbers"], to=FLOAT),
+        node("Concat", ["past", "numbers"], ["present"], axis=1),
+    ]
+    model = make_model(
+        nodes,
+        [value("x", FLOAT, ["n", 8]), value("past", FLOAT, [2, "m"])],
+        [value("present", FLOAT, [2, None])],
+        [constant("w", np.eye(8, dtype="float32"))],
+    )
+    x = np.random.default_rng(0).standard_normal((3, 8)).astype("float32")
+
+    def feeds(length: int) -> dict[str, Any]:
+        return {"x": x, "past": np.full((2, length), 2, "float32")}
+
+    compare(model, *[feeds(length) for length in (0, 1, 5, 3)])
+    session = InferenceSession(model, ONE_THREAD)
+    session.run(None, feeds(1))
+    plans = session._session.held["plans_bytes"]
+    for length in range(2, 40):
+        session.run(None, feeds(length))
+    assert session._session.held["plans_bytes"] == plans
