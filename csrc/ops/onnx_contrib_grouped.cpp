@@ -8,10 +8,9 @@
 namespace ortmodule::onnx_heads {
 namespace {
 
-// input, position_ids, cos_cache, sin_cache
+// input, position_ids, cos_cache, sin_cache. onnxruntime's kernels read no attribute `scale`.
 Values import_contrib_rotary(OnnxCall& c) {
   Value* x = c.in(0);
-  if (c.number("scale", 1.0) != 1.0) c.refuse("scale must be 1");
   Value* positions = c.cast(c.in(1), DType::Int64);
   const DimExpr length = x->dims.at(x->rank() == 3 ? 1 : 2), batch = x->dims.at(0);
   if (positions->rank() == 1) {  // of the first element

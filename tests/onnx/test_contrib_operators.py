@@ -178,6 +178,7 @@ def rotary_cases() -> list[Case]:
         Case(op, [real(2, 2, 3, 4), positions, *tables]),
         Case(op, [real(2, 3, 8), positions, *tables], {"is_packed_batching": 1}),
         Case(op, [real(2, 3, 12), positions, *tables], {"num_heads": 2, "rotary_embedding_dim": 4}),
+        Case(op, [real(2, 3, 8), positions, *tables], {"scale": 2.0}),  # which no kernel reads
     ]
 
 
