@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -119,10 +120,6 @@ class RunReport:
         turns = list(map(id, runs))
         planned = [f["planned_peak_bytes"] or f.get("plan_peak_bytes", 0) for f in last]
         measured = [f["measured_peak_bytes"] for f in last]
-        stages: dict[str, float] = defaultdict(float)
-        for piece, fact in zip(compiler.pieces, facts, strict=True):
-            for stage, ms in (*_export_ms(piece), *fact["stages_ms"].items()):
-                stages[stage] += ms
         around = (
             beside(module, compiler.last) if compiler.last and runs == compiler.last.runs else []
         )
@@ -147,7 +144,7 @@ class RunReport:
             host_bytes=sum(fact.get("host_bytes", 0) for fact in last),
             pieces_run=len(last),
             traced_gradients=sorted({op for p in compiler.pieces for op in p.traced_gradients}),
-            stages_ms=dict(stages),
+            stages_ms=_stages_ms(compiler.pieces),
             devices=devices,
             device_peak_bytes=sum(map(_device_peak_bytes, devices)),
             cuda_graphs=_graphs(facts, compiler.moving),
@@ -161,6 +158,15 @@ class RunReport:
 
 def _export_ms(piece: Any) -> list[tuple[str, float]]:
     return [(stage, seconds * 1e3) for stage, seconds in piece.seconds.items() if stage != _COMPILE]
+
+
+def _stages_ms(pieces: Iterable[Any]) -> dict[str, float]:
+    """The time of each stage, summed over `pieces`."""
+    stages: dict[str, float] = defaultdict(float)
+    for piece in pieces:
+        for stage, ms in (*_export_ms(piece), *piece.compiled.facts()["stages_ms"].items()):
+            stages[stage] += ms
+    return dict(stages)
 
 
 def _parameter_share(compiler: Compiler, module: nn.Module, record: ForwardRecord) -> float:
@@ -254,8 +260,15 @@ def banner(compiler: Compiler, module: nn.Module, mode: str, seconds: float) -> 
         )
     facts = [piece.facts() for piece in ran]
     nodes, dispatched = (sum(fact[name] for fact in facts) for name in ("nodes", "nodes_aten"))
-    times = report.stages_ms
-    export_ms = sum(ms for piece in compiler.pieces for _, ms in _export_ms(piece))
+    # Not those of another mode, whose captures are no part of `seconds`.
+    before = {
+        run for record in compiler.last_of.values() if record.mode != mode for run in record.runs
+    }
+    new = [
+        piece for piece in compiler.pieces if piece.compiled in ran and piece.compiled not in before
+    ]
+    times = _stages_ms(new)
+    export_ms = sum(ms for piece in new for _, ms in _export_ms(piece))
     built = ("optimize_forward", "gradient", "optimize_joint", "lower")
     build_ms = sum(times.get(stage, 0.0) for stage in built)
     part = "" if of_mode.compiled else "a part of "
