@@ -67,6 +67,11 @@ _NAMES = (
     re.compile(r"FX node with fake tensors: call_\w+ (.+?)\(\*\("),
     re.compile(r"Explanation:.*?`([^`]+)`", re.DOTALL),
 )
+_SPELLINGS = {
+    "aten.nonzero": "x[mask]` or `nonzero",
+    "aten._unique2": "torch.unique",
+    "aten.unique_dim": "torch.unique",
+}
 _RAISED = re.compile(r"""got \w+\((['"])(.+?)\1\)""", re.DOTALL)
 _OBJECT = re.compile(r"<(?:built-in (?:method|function)|function|bound method) ([\w.]+)[^>]*>")
 _NO_FAKE = "no fake impl registered"
@@ -90,7 +95,7 @@ def reason_in_words(message: str) -> str:
     if raised and text == _WITHOUT_VALUES and not unknown:
         error = first_line(raised[2].replace("\\n", "\n"))
         text = _RAISES.replace("{error}", error.replace("{", "{{").replace("}", "}}"))
-    return text.format(name=name) + hint if name else kind
+    return text.format(name=_spelled(name)) + hint if name else kind
 
 
 def _named(message: str) -> str:
@@ -99,6 +104,14 @@ def _named(message: str) -> str:
     if found is None:
         return ""
     return _OBJECT.sub(r"\1", found[1]).removesuffix(".default").removesuffix(".")
+
+
+def _spelled(name: str) -> str:
+    """An operator of torch as programs write it."""
+    if name in _SPELLINGS:
+        return _SPELLINGS[name]
+    function = name.removeprefix("aten.")
+    return f"torch.{function}" if function != name and hasattr(torch, function) else name
 
 
 # ---- places -------------------------------------------------------------------------------------
