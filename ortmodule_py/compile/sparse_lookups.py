@@ -23,10 +23,7 @@ REASON = (
 )
 
 _LOOKUPS = (functional.embedding, functional.embedding_bag)
-_OF_INDICES = PURE | {
-    *("arange", "chunk", "masked_fill", "narrow", "numel", "permute", "remainder", "roll"),
-    *("split", "unbind", "where"),
-}
+_OF_INDICES = PURE | {"arange", "split"}
 """Functions and methods that may stand between arguments and indices: they run twice, here and in the piece."""
 
 

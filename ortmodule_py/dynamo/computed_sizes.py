@@ -18,7 +18,7 @@ from torch._dynamo.variables.base import VariableTracker
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from ortmodule_py.base.errors import CannotLower
-from ortmodule_py.dynamo.content_sizes import argument_of
+from ortmodule_py.dynamo.further_arguments import argument_of
 from ortmodule_py.lower.sizes.symbolic import dim_text
 
 _EXACTLY = "ortmodule_exactly"
@@ -39,7 +39,7 @@ def mark_exact(made: VariableTracker, function: Callable[..., Any], args: Number
 
 def computed_size(tx: Any, function: Callable[..., Any], args: Numbers) -> VariableTracker | None:
     """The integer `function(*args)` as an argument of the graph; None if it depends on more than sizes."""
-    graph, sizes = fx.Graph(), _Sizes()
+    graph, sizes = fx.Graph(), Sizes()
     if not all(sizes.reach(value) for value in args) or not sizes.sources:
         return None
     symbols = {name: graph.placeholder(name) for name in sizes.sources}
@@ -49,12 +49,12 @@ def computed_size(tx: Any, function: Callable[..., Any], args: Numbers) -> Varia
         if not isinstance(value, fx.Node):
             return value
         if value not in copies:
-            text = _text_of(value)
+            text = text_of(value)
             if text is None:
                 called, given = call_of(value)
                 copies[value] = graph.call_function(called, tuple(map(copy, given)))
             else:
-                copies[value] = graph.call_function(_evaluated, (text, symbols))
+                copies[value] = graph.call_function(evaluated, (text, symbols))
         return copies[value]
 
     graph.output(graph.call_function(function, tuple(map(copy, args))))
@@ -62,7 +62,7 @@ def computed_size(tx: Any, function: Callable[..., Any], args: Numbers) -> Varia
     return argument_of(tx, size, list(sizes.sources.values()), size(*sizes.now))
 
 
-class _Sizes:
+class Sizes:
     """The symbols of sizes that numbers of a graph follow from."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class _Sizes:
         """Whether a number follows from sizes alone; adds them."""
         if not isinstance(value, fx.Node):
             return isinstance(value, (int, float))
-        if _text_of(value) is not None:
+        if text_of(value) is not None:
             size = value.meta["example_value"].node
             return all(self._add(size, symbol) for symbol in size.expr.free_symbols)
         called = value.op in ("call_function", "call_method") and not value.kwargs
@@ -89,7 +89,7 @@ class _Sizes:
         return source is not None
 
 
-def _text_of(node: fx.Node) -> str | None:
+def text_of(node: fx.Node) -> str | None:
     """An integer of the graph in terms of symbols, where it is computed of integers alone."""
     value = node.meta.get("example_value")
     if not isinstance(value, torch.SymInt) or free_unbacked_symbols(value):
@@ -100,7 +100,8 @@ def _text_of(node: fx.Node) -> str | None:
         return None
 
 
-def _evaluated(text: str, symbols: dict[str, int]) -> int:
+def evaluated(text: str, symbols: dict[str, int]) -> int:
+    """The number that `text_of` wrote."""
     return int(eval(_compiled(text), {"max": max, "min": min}, symbols))
 
 

@@ -44,6 +44,40 @@ def test_columns_of_a_transposed_value() -> None:
     _whole(_report(lambda self, x, index: self.fc(x).t()[:, index != 1]))
 
 
+LABELS = ([0, 1, 1, 2, 0], [0, 1, 1, 2, 0, 2], [3, 1, 3, 1, 0], [2, 2, 2, 2, 2, 4, 1])
+
+
+def test_the_greatest_distance_of_each_row_of_a_batch() -> None:
+    """The mask is made of the labels and of the size of something else, as where triplets are mined."""
+
+    def mined(self: Any, x: Tensor, labels: Tensor) -> Tensor:
+        y = self.fc(x)
+        n = y.size(0)
+        distance = y @ y.mT
+        same = labels.expand(n, n).eq(labels.expand(n, n).t())
+        hardest = [distance[i][same[i]].max() for i in range(3)]
+        others = ~same & ~torch.eye(n, dtype=torch.bool)
+        return torch.stack([*hardest, distance[others].min(), distance[same.triu(1)].sum()])
+
+    assert_whole(_report(mined, LABELS), 2)
+
+
+def test_a_mask_of_two_arguments() -> None:
+    def kept(self: Any, x: Tensor, labels: Tensor, valid: Tensor) -> Tensor:
+        y: Tensor = self.fc(x)[(labels != 1) & valid & (torch.arange(len(labels)) < labels.max())]
+        return y
+
+    def step(model: Any) -> list[Tensor]:
+        results = []
+        for rows in (6, 7, 9):
+            y = model(torch.ones(rows, 4), torch.arange(rows), torch.arange(rows) % 3 > 0)
+            y.sum().backward()
+            results.append(y)
+        return results
+
+    assert_whole(as_in_eager(Calls(kept), step), 1)
+
+
 def test_a_mask_that_leaves_nothing() -> None:
     groups = ([0, 2, 3], [1, 1, 1], [1, 0, 1])
     _whole(_report(lambda self, x, index: self.fc(x)[index != 1], groups))

@@ -90,10 +90,11 @@ def test_one_capture_for_a_stream_of_lengths(kind: type[nn.RNNBase]) -> None:
 
 
 def test_forms_of_lengths() -> None:
-    """A list, a tuple, other integers, and what is computed from an argument."""
+    """A list, a tuple, other integers, and what is computed from one or two arguments."""
 
     def run(model: Any, x: Tensor, given: Any, few: Any, short: Any, mask: Any, counts: Any) -> Any:
         forms = (given, few, short, mask.sum(1).cpu(), (counts + 1).to("cpu"))
+        forms = (*forms, torch.minimum(short, mask.sum(1)))
         return [tag(model, x, form) for form in forms]
 
     def call() -> tuple[Any, ...]:
@@ -107,13 +108,12 @@ def test_forms_of_lengths() -> None:
 
 UNREAD: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "array": lambda lengths, _: lengths.numpy(),
-    "of two arguments": torch.minimum,
     "changed": lambda lengths, _: lengths.sub_(1).clamp_(min=1),
 }
 
 
 @pytest.mark.parametrize("form", UNREAD)
-def test_lengths_that_are_not_read_from_one_argument(form: str) -> None:
+def test_lengths_that_are_not_read_from_arguments(form: str) -> None:
     """The graph breaks where they are packed; the layer behind is compiled."""
     module = Model(nn.GRU, lambda model, x, *given: tag(model, x, UNREAD[form](*given)))
     model = ORTModule(module)
