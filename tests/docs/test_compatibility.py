@@ -427,13 +427,13 @@ def _() -> Report:
 
 
 @_case(
-    "masks, sizes and conditions from an integer argument (`x[labels > 0]`, `int(index.max())`, "
-    "`if (labels == 1).any()`)"
+    "masks, sizes and conditions from integer arguments (`x[labels > 0]`, `int(index.max())`, "
+    "`if (labels == 1).any()`, `torch.unique(labels)`, `x.repeat_interleave(counts, 0)`)"
 )
 def _() -> Report:
     def forward(self: Any, x: Tensor, labels: Tensor) -> Tensor:
-        y = self.fc(x)[labels > 0]
-        y = y * 2 if (labels == 1).any() else y
+        y = self.fc(x)[labels > 0] * (2 if (labels == 1).any() else 1)
+        y = y + torch.unique(labels).sum() + self.fc(x).repeat_interleave(labels, 0).sum()
         return y + x.new_zeros(int(labels.max()), 4).sum(0)
 
     return _calls(forward, _rows_of(4), lambda i: torch.arange(3 + i))
