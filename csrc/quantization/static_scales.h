@@ -27,7 +27,7 @@ struct ConstantScales {
 /// How a constant is quantized unless something else is given for it.
 struct ConstantRule {
   QuantizedType type = QuantizedType::Int8;
-  int axis = -1;                  // of a scale for each channel
+  int axis = -1;                       // of a scale for each channel
   std::optional<bool> symmetric = {};  // absent: if the type has a sign
   bool reduce_range = false;
 };
