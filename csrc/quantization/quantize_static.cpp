@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -190,9 +191,15 @@ class StaticQuantizer {
       return;
     const OnnxTensor& tensor = *marks_.initializer(bias.name);
     if (tensor.dtype != DType::Float32) return;  // the product of scales of float16 may be 0
+    const float input_scale = input->second.scales[0];
+    std::vector<float> scales = weight->second.scales;
+    for (float& scale : scales) scale *= input_scale;
+    // The integers are those of beta times the bias. onnxruntime's have the scale times beta, so
+    // that its files add the bias itself.
+    const double factor = bias.beta == 0 ? 0.0 : 1.0 / bias.beta;
     const QuantizedBias made =
-        StaticScales::of_bias(tensor, input->second.scales[0], weight->second.scales, bias.beta);
-    const std::vector<float>& scales = made.scales;
+        StaticScales::of_bias(tensor, input_scale, weight->second.scales, factor);
+    multiplied_.insert(bias.output);
     const std::string data = names_.fresh(bias.name + "_quantized");
     const std::string scale = names_.fresh(data + "_scale");
     const std::string zero = names_.fresh(data + "_zero_point");
@@ -213,6 +220,9 @@ class StaticQuantizer {
   void assemble() {
     OnnxGraph& graph = model_.graph;
     for (OnnxNode& node : graph.nodes) {
+      if (!node.outputs.empty() && multiplied_.count(node.outputs[0]) > 0)
+        for (auto& [name, value] : node.attrs)
+          if (name == "beta") value = 1.0;
       for (std::string& input : node.inputs)
         if (const auto found = new_inputs_.find(input); found != new_inputs_.end())
           input = found->second;
@@ -268,7 +278,8 @@ class StaticQuantizer {
   std::unordered_map<std::string, std::string> new_inputs_, new_outputs_;
   std::unordered_map<std::string, std::vector<OnnxNode>> pairs_;  // by value
   std::map<std::string, std::shared_ptr<WeightReport>> weights_;
-  std::vector<OnnxNode> first_;  // that read constants only
+  std::vector<OnnxNode> first_;       // that read constants only
+  std::set<std::string> multiplied_;  // results of Gemms with beta in the integers of the bias
   std::vector<OnnxInitializer> added_;
 };
 

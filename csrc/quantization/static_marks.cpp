@@ -184,7 +184,7 @@ void StaticMarks::mark_bias(OnnxNode& node, size_t index, double beta) {
     model_.graph.initializers.push_back({own, OnnxTensor(*tensor)});
     node.inputs[index] = own;
   }
-  biases.push_back({own, node.inputs[0], node.inputs[1], beta});
+  biases.push_back({own, node.inputs[0], node.inputs[1], beta, node.outputs[0]});
 }
 
 // ---- rules -------------------------------------------------------------------------------------
@@ -210,9 +210,6 @@ void StaticMarks::gemm(OnnxNode& node) {
   mark_weight(node.inputs[1], integer_attr(node, "transB", 0) > 0 ? 0 : 1, "");
   if (input_of(node, 2).empty() || !initializer(node.inputs[2])) return;
   mark_bias(node, 2, number_attr(node, "beta", 1.0));
-  // The scale of the bias has the factor.
-  for (auto& [name, value] : node.attrs)
-    if (name == "beta") value = 1.0;
 }
 
 void StaticMarks::matmul(OnnxNode& node) {

@@ -28,7 +28,8 @@ struct MarkedBias {
   std::string name;
   std::string input;  // its scale is that of the input times that of the weight
   std::string weight;
-  double beta = 1.0;
+  double beta = 1.0;  // of the Gemm
+  std::string output = {};
 };
 
 /// Walks the nodes in order. Relu and Clip whose range their operand can take are removed.

@@ -128,15 +128,15 @@ void StaticScales::widen(ConstantScales& weight, float input_scale, const OnnxTe
 }
 
 QuantizedBias StaticScales::of_bias(const OnnxTensor& bias, float input_scale,
-                                    const std::vector<float>& weight_scales, double beta) {
+                                    const std::vector<float>& weight_scales, double factor) {
   QuantizedBias made;
   for (float scale : weight_scales)
-    made.scales.push_back(input_scale * scale * static_cast<float>(beta));
+    made.scales.push_back(input_scale * scale * static_cast<float>(factor));
   const std::vector<double> values = values_of(bias);
   for (size_t i = 0; i < values.size(); ++i) {
     const size_t channel = made.scales.size() > 1 ? i % made.scales.size() : 0;
     const auto scale = static_cast<double>(made.scales[channel]);
-    const bool zero = beta == 0 || scale == 0;
+    const bool zero = factor == 0 || scale == 0;
     const double quotient = zero ? 0.0 : std::nearbyint(values[i] / scale);
     made.integers.push_back(
         static_cast<int32_t>(std::clamp(quotient, -2147483648.0, 2147483647.0)));

@@ -54,8 +54,9 @@ class StaticScales {
   /// A bias is quantized with the product of two scales. Where that is so small that it would leave
   /// int32, the weight's scale grows.
   static void widen(ConstantScales& weight, float input_scale, const OnnxTensor& bias);
+  /// With the product of the scales and `factor`; zeros with a factor of 0.
   static QuantizedBias of_bias(const OnnxTensor& bias, float input_scale,
-                               const std::vector<float>& weight_scales, double beta);
+                               const std::vector<float>& weight_scales, double factor);
 
  private:
   void adjust_ranges(const OnnxModel& model);

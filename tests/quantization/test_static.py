@@ -52,7 +52,7 @@ def network(opset: int = 18) -> onnx.ModelProto:
             helper.make_node("Sigmoid", ["k"], ["h"], "sigmoid"),
             helper.make_node("MatMul", ["h", "v"], ["f"], "product"),
             helper.make_node("ReduceMean", ["f", "axes"], ["u"], "mean", keepdims=0),
-            helper.make_node("Gemm", ["u", "o", "ob"], ["z"], "head", transB=1, beta=0.5),
+            helper.make_node("Gemm", ["u", "o", "ob"], ["z"], "head", transB=1),
             helper.make_node("Softmax", ["z"], ["y"], "softmax"),
         ],
         {"x": (models.FLOAT, ["n", 3, 8, 8])},
@@ -169,6 +169,24 @@ def test_bias_that_would_overflow_widens_the_weight(tmp_path: Path) -> None:
         ours, theirs, _ = both(model, tmp_path, per_channel=per_channel)
         assert_same_file(ours, theirs)
         (tmp_path / "ranges.json").unlink()
+
+
+@pytest.mark.parametrize("beta", [0.25, 2.0, -0.5, 0.0])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_factor_of_a_bias(beta: float, per_channel: bool, tmp_path: Path) -> None:
+    """onnxruntime's tool writes files that add the bias itself."""
+    model = models.build(
+        [helper.make_node("Gemm", ["x", "w", "b"], ["y"], "head", beta=beta)],
+        {"x": (models.FLOAT, ["n", 8])},
+        {"y": (models.FLOAT, ["n", 8])},
+        {"w": models.random(8, 8), "b": models.random(8) * 9},
+    )
+    ours, _, _ = both(model, tmp_path, per_channel=per_channel)
+    feed = models.feeds(model)[0]
+    exact = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feed)[0]
+    for runtime in (onnxruntime.InferenceSession, InferenceSession):
+        found = runtime(ours.SerializeToString()).run(None, feed)[0]
+        assert np.abs(found - exact).max() < 0.03 * np.abs(exact).max()
 
 
 def test_calibration(tmp_path: Path) -> None:
