@@ -170,3 +170,18 @@ def test_results_without_a_gradient_of_their_own() -> None:
     for mine, wanted in zip(factors, _Factors()(x), strict=True):
         torch.testing.assert_close(mine, wanted)
     assert last_run_report(model)["compiled"]
+
+
+class _SingularValues(nn.Module):
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return torch.linalg.svd(x, full_matrices=False)
+
+
+def test_matrices_without_elements() -> None:
+    """A kernel of torch's that copies the memory of its operand finds none."""
+    torch._dynamo.reset()
+    x = torch.ones(3, 5, 0, requires_grad=True)
+    factors = ORTModule(_SingularValues())(x)
+    assert [factor.shape for factor in factors] == [(3, 5, 0), (3, 0), (3, 0, 0)]
+    factors[1].sum().backward()
+    assert x.grad is not None and x.grad.shape == x.shape

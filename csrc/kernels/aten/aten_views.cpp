@@ -8,6 +8,8 @@
 #include <c10/core/TensorImpl.h>
 #include <c10/util/strides.h>
 
+#include <algorithm>
+
 namespace ortmodule {
 
 at::ScalarType aten_type(DType dtype) {
@@ -42,10 +44,11 @@ namespace {
 at::Tensor tensor_on(c10::Device device, const TensorView& view, at::IntArrayRef sizes,
                      at::IntArrayRef strides) {
   // Bytes of the storage only bound what torch may touch: as far as the view reaches.
-  int64_t last = 1;
-  for (size_t i = 0; i < sizes.size(); ++i) last += (sizes[i] - 1) * strides[i];
+  int64_t reach = 1;
+  for (size_t i = 0; i < sizes.size(); ++i) reach += (sizes[i] - 1) * strides[i];
+  const bool is_empty = std::ranges::count(sizes, 0) > 0;
   c10::Storage storage(c10::Storage::use_byte_size_t(),
-                       static_cast<size_t>(std::max<int64_t>(last, 0)) * size_of(view.dtype),
+                       static_cast<size_t>(is_empty ? 0 : reach) * size_of(view.dtype),
                        at::DataPtr(view.data, device), nullptr, /*resizable=*/false);
   at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(
       std::move(storage), dense_keys(device), c10::scalarTypeToTypeMeta(aten_type(view.dtype)));
