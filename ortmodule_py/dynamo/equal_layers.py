@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import types
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,6 +71,8 @@ class EqualLayers:
     """Reads of changed attributes, which have no guards."""
     containers: list[Any] = field(default_factory=list)
     """Lists and dictionaries of the model that were changed."""
+    traced_whole: set[types.CodeType] = field(default_factory=set)
+    """The set of that name of the module's log of captures."""
 
     @contextlib.contextmanager
     def tracing(self, layer: LayerCall) -> Iterator[None]:
@@ -225,13 +228,13 @@ def trace_or_copy(
     if before is None or layers.hides_changes():
         return trace(module, tx, args, kwargs)
     for earlier in reversed(layers.traced.get(names, [])):
-        if not may_copy(earlier, tx):
+        if not may_copy(earlier, layers.traced_whole, tx):
             continue
         earlier.call.key = _simplified(earlier.call.key, before.key, output.shape_env)
         if before.key != earlier.call.key:
             continue
         try:
-            return copy_layer(earlier, before, module, tx)
+            return copy_layer(earlier, before, module, layers.traced_whole, tx)
         except UnequalError:
             continue
     with layers.tracing(before):

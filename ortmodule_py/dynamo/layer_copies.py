@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 import torch
@@ -12,7 +12,6 @@ from torch._guards import Source
 
 from ortmodule_py.dynamo.equal_guards import GuardsOf, Paths, UnequalError
 from ortmodule_py.dynamo.open_calls import OpenCall, given_again, is_same_constant
-from ortmodule_py.dynamo.patches.table import capturing_compiler
 from ortmodule_py.dynamo.traced_layers import (
     LayerCall,
     TracedLayer,
@@ -32,21 +31,24 @@ copied_layers = 0
 """Layers that were copied in this process."""
 
 
-def may_copy(earlier: TracedLayer, tx: Any) -> bool:
+def may_copy(earlier: TracedLayer, traced_whole: Set[types.CodeType], tx: Any) -> bool:
     """Whether the layer is still as it was traced, and no copy of one with open calls has failed in this code."""
-    if earlier.call.open_calls and tx.output.root_tx.f_code in _traced_whole():
+    if earlier.call.open_calls and tx.output.root_tx.f_code in traced_whole:
         return False
     return not any(node._erased for node in earlier.calls)
 
 
-def _traced_whole() -> set[types.CodeType]:
-    compiler: Any = capturing_compiler()
-    codes: set[types.CodeType] = compiler.log.traced_whole
-    return codes
+def copy_layer(
+    earlier: TracedLayer,
+    call: LayerCall,
+    module: Any,
+    traced_whole: set[types.CodeType],
+    tx: Any,
+) -> Any:
+    """What `module` returns, as Dynamo's variable; `UnequalError` if it may be traced differently.
 
-
-def copy_layer(earlier: TracedLayer, call: LayerCall, module: Any, tx: Any) -> Any:
-    """What `module` returns, as Dynamo's variable; `UnequalError` if it may be traced differently."""
+    Adds the captured function to `traced_whole` if the copy fails behind an open call.
+    """
     _check_reads(earlier, 0, tx)
     if earlier.guards is None:
         unread = {source for source, read in earlier.call.numbers.items() if not read}
@@ -62,7 +64,7 @@ def copy_layer(earlier: TracedLayer, call: LayerCall, module: Any, tx: Any) -> A
         _Copy(earlier, paths, made, variables, tx).run()
     except UnequalError as error:
         if earlier.call.open_calls:  # they have changed objects
-            _traced_whole().add(tx.output.root_tx.f_code)
+            traced_whole.add(tx.output.root_tx.f_code)
             # The kind that forgets which instructions were reached, as others are reached now.
             restart = torch._dynamo.exc.UnspecializeRestartAnalysis
             raise restart(restart_reason="unequal layers") from error

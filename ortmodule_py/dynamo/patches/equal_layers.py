@@ -10,7 +10,13 @@ from torch import Tensor, nn
 
 from ortmodule_py.dynamo import equal_layers, layer_copies
 from ortmodule_py.dynamo.patches.probes import Trial
-from ortmodule_py.dynamo.patches.table import HOLDS, dynamo_output, patch, rows
+from ortmodule_py.dynamo.patches.table import (
+    HOLDS,
+    capturing_compiler,
+    dynamo_output,
+    patch,
+    rows,
+)
 
 
 class _Counter:
@@ -69,6 +75,8 @@ def _call(
     call: Callable[..., Any], self: Any, tx: Any, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Any:
     if all(rows[name].state == HOLDS for name in _WATCHING):
+        compiler: Any = capturing_compiler()
+        equal_layers.layers_of(tx.output).traced_whole = compiler.log.traced_whole
         return equal_layers.trace_or_copy(call, self, tx, args, kwargs)
     return call(self, tx, args, kwargs)
 
