@@ -152,6 +152,12 @@ class EqualLayers:
                     layer.numbers.setdefault(source, bool(guards.get(source)))
         try:
             result = trace(method, tx, args, kwargs)
+        except Exception:
+            for layer in layers:
+                layer.depends_on_older = (
+                    True  # it may handle the error, which another layer may not have
+                )
+            raise
         finally:
             for layer in layers:
                 layer.opened = False

@@ -148,7 +148,10 @@ class _Copy:
             for name, value in call.kwargs.items()
         }
         last = next(iter(reversed(self.tx.output.graph.nodes)), None)
-        result = call.method.call_function(self.tx, args, kwargs)
+        try:
+            result = call.method.call_function(self.tx, args, kwargs)
+        except torch._dynamo.exc.ObservedException as error:
+            raise UnequalError("an error of an open call") from error  # the layer may handle it
         for known, node in zip(call.calls, calls_since(last, self.tx.output.graph), strict=False):
             if "nn_module_stack" in known.meta:
                 node.meta["nn_module_stack"] = known.meta["nn_module_stack"]

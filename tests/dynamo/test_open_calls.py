@@ -50,6 +50,22 @@ class _Cache:
         self.calls += 1
         return values if self.calls == 4 else values * 2
 
+    def as_it_is_but_once(self, values: Tensor) -> Tensor:
+        self.calls += 1
+        return values * 2 if self.calls == 4 else values
+
+    def set_last(self, values: Tensor) -> None:
+        self.last = values * 2
+
+    def adopt(self, slot: _Slot) -> None:
+        self.slots.append(slot)
+
+    def take(self, values: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls != 4:
+            raise KeyError("nothing to take")
+        return values * 3
+
     def note(self, values: Tensor) -> None:
         self.slots.append(_Slot())
         self.slots[-1].values = values.sum(1)
@@ -93,7 +109,8 @@ class Decoder(nn.Module):
         x = x + 0.5 * x.detach()
         for layer in self.layers:
             x = layer(x, cache)
-        return x, cache.calls, cache.inner.calls, *(slot.values for slot in cache.slots)
+        last = getattr(cache, "last", None)
+        return x, cache.calls, cache.inner.calls, last, *(slot.values for slot in cache.slots)
 
 
 def update(layer: _Layer, y: Tensor, cache: _Cache) -> Tensor:
@@ -174,6 +191,35 @@ def _passed_on_for_one(layer: _Layer, y: Tensor, cache: _Cache) -> Tensor:
     return z + y.square() * z
 
 
+def _passed_on_but_once(layer: _Layer, y: Tensor, cache: _Cache) -> Tensor:
+    z = cache.as_it_is_but_once(y)
+    return z + y.square() * z
+
+
+def _attribute_of_the_call(layer: _Layer, y: Tensor, cache: _Cache) -> Tensor:
+    cache.set_last(y)
+    return y + cache.last.sin()
+
+
+def _attribute_changed(layer: _Layer, y: Tensor, cache: _Cache) -> Tensor:
+    cache.last = y * 2
+    return y.cos()
+
+
+def _own_object_given(layer: _Layer, y: Tensor, cache: _Cache) -> Tensor:
+    slot = _Slot()
+    slot.values = y.sum(1)
+    cache.adopt(slot)
+    return y * 2
+
+
+def _error_handled(layer: _Layer, y: Tensor, cache: _Cache) -> Tensor:
+    try:
+        return cache.take(y)
+    except KeyError:
+        return y * 2
+
+
 def _argument_changed(layer: _Layer, y: Tensor, cache: _Cache) -> Tensor:
     sizes = {"x": y}
     y = cache.mark(sizes)
@@ -190,7 +236,8 @@ COPIED = [update, _with_a_dictionary, _of_its_attribute, _without_a_result, _twi
 TRACED = [
     *(_index_read_before, _index_read_after, _index_read_again, _count_read, _count_returned),
     *(_attribute_looked_for, _all_attributes, _list_read, _list_changed, _passed_on_for_one),
-    *(_argument_changed, _without_gradients, _index_in_a_dictionary),
+    *(_argument_changed, _without_gradients, _index_in_a_dictionary, _passed_on_but_once),
+    *(_attribute_of_the_call, _attribute_changed, _own_object_given, _error_handled),
 ]
 
 
