@@ -153,10 +153,9 @@ class EqualLayers:
         try:
             result = trace(method, tx, args, kwargs)
         except Exception:
+            # The layer may handle an error that another one does not have.
             for layer in layers:
-                layer.depends_on_older = (
-                    True  # it may handle the error, which another layer may not have
-                )
+                layer.depends_on_older = True
             raise
         finally:
             for layer in layers:
