@@ -78,7 +78,10 @@ def mark_changing_sizes(
 
 
 def mark_input_sizes(arguments: Iterable[Any]) -> None:
-    """Mark the sizes of tensors that may change from batch to batch: dim 0, and all of integer tensors."""
+    """Mark the sizes of tensors that may change from batch to batch.
+
+    These are dim 0, also dim 1 of floats with three (sequences: batch, time, features), and all of integers.
+    """
     for argument in arguments:
         if isinstance(argument, torch.Tensor):
             _mark(argument)
@@ -91,6 +94,9 @@ def _mark(tensor: torch.Tensor) -> None:
     shape = tensor.shape if not tensor.is_nested else ()
     if not shape or (type(tensor) is not torch.Tensor and isinstance(tensor, torch.nn.Parameter)):
         return
-    for dim in (0,) if tensor.is_floating_point() else range(len(shape)):
+    changing = len(shape)
+    if tensor.is_floating_point():
+        changing = 2 if len(shape) == 3 else 1
+    for dim in range(changing):
         if shape[dim] > 1:
             maybe_mark_dynamic(tensor, dim)
