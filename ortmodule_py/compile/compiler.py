@@ -23,6 +23,7 @@ from ortmodule_py.base.offload import why_not
 from ortmodule_py.base.sharding import count_of_units, gathered_ids
 from ortmodule_py.base.torch_state import restored_on_failure
 from ortmodule_py.compile.assigned_data import drop_own_data, take_assigned_data, with_assigned_data
+from ortmodule_py.compile.bounded_lookups import split_bounded_lookups
 from ortmodule_py.compile.capture_log import CaptureLog, EagerPiece
 from ortmodule_py.compile.changed_inputs import take_changed_inputs, with_versions_kept
 from ortmodule_py.compile.changed_later import changed_later, with_copies
@@ -173,6 +174,7 @@ class Compiler:
             log.report_graph_break(broken)
         changing = changing_sizes(gm)  # of what Dynamo knows: further outputs may follow
         drop_own_data(gm)
+        split_bounded_lookups(gm)
         # Before torch 2.13 Dynamo does not guard the sizes of what is assigned.
         assigned = None
         if running_torch() >= (2, 13):

@@ -273,14 +273,14 @@ def _() -> Report:
     return _trained(nn.Sequential(*layers), torch.linspace(-1, 1, 16).view(2, 2, 4).sin())
 
 
-@_case("`EmbeddingBag`")
+@_case("`EmbeddingBag`, `nn.Embedding(max_norm=1)`")
 def _() -> Report:
     def forward(self: Any, ids: Tensor) -> Tensor:
-        weights = self.fc(ids.float()).sigmoid()
-        return self.bag(ids, per_sample_weights=weights)
+        return self.bag(ids, per_sample_weights=self.words(ids).sum(-1).sigmoid())
 
     bag = nn.EmbeddingBag(9, 4, mode="sum").requires_grad_(False)
-    return _calls(forward, torch.tensor([[0, 3, 8, 1], [2, 2, 5, 7]]), bag=bag)
+    words = nn.Embedding(9, 4, max_norm=1)
+    return _calls(forward, torch.tensor([[0, 3, 8], [2, 2, 5]]), bag=bag, words=words)
 
 
 @_case("`weight_norm`, `spectral_norm`, parametrizations")

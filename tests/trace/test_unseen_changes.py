@@ -21,6 +21,8 @@ class Layers(nn.Module):
         super().__init__()
         self.fc, self.out = nn.Linear(4, 4), nn.Linear(4, 4)
         self.follows = copy.deepcopy(self.fc)
+        self.words = nn.Embedding(6, 4, max_norm=0.7)
+        self.bag = nn.EmbeddingBag(6, 4, max_norm=1.0, norm_type=1.0)
         self.register_buffer("average", torch.zeros(4, 4))
         self.function = function
 
@@ -87,7 +89,15 @@ def _in_equal_layers(self: Any, x: Tensor) -> Tensor:
     return x
 
 
-TRAINED = [_normalized, _clipped, _in_parts, _followed, _in_equal_layers]
+def _bounded(self: Any, x: Tensor) -> Tensor:
+    """Tables whose rows have a greatest norm; the first one is read twice, and without the bound."""
+    index = torch.arange(len(x) * 2).view(-1, 2) % 5
+    found = self.words(index).sum(1) * self.words(index[:, 0] + 1)
+    y: Tensor = (found + self.bag(index)) @ self.words.weight.T[:, :4] + self.fc(x)
+    return y
+
+
+TRAINED = [_normalized, _clipped, _in_parts, _followed, _in_equal_layers, _bounded]
 
 
 @pytest.mark.parametrize("level", ["0", "2"])
