@@ -103,6 +103,26 @@ def test_an_energy_and_its_slope(between: str) -> None:
     assert_whole(_trained(Calls(forward), _x(5 if between == "messages" else 4, 4)))
 
 
+BENT: dict[str, Callable[[Tensor], Tensor]] = {
+    "softplus": functional.softplus,
+    "softplus with beta": lambda h: functional.softplus(h, 2.0, 5.0),
+    "elu": functional.elu,
+    "selu": functional.selu,
+    "celu": lambda h: functional.celu(h, 0.7),
+    "mish": functional.mish,
+    "silu": functional.silu,
+    "gelu by tanh": lambda h: functional.gelu(h, approximate="tanh"),
+}
+
+
+@pytest.mark.parametrize("bent", BENT)
+def test_slopes_at_large_values_and_at_0(bent: str) -> None:
+    """exp overflows at 1,000, and most of these have a kink or an inflection at 0."""
+    values = [-1e3, -40.0, -1.0, -0.0, 0.0, 1.0, 2.5, 40.0, 1e3]
+    forward = _energy_and_slope(lambda self, x: BENT[bent](x * self.fc.bias[0].exp()))
+    assert_whole(_trained(Calls(forward), torch.tensor(values, dtype=torch.float64)))
+
+
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_norm_in_an_energy(training: bool) -> None:
     forward = _energy_and_slope(lambda self, x: self.norm(self.fc(x)).tanh())

@@ -169,11 +169,30 @@ def _log_sigmoid_backward(gradient: Tensor, x: Tensor, _: Tensor) -> Tensor:
     return gradient * torch.sigmoid(-x)
 
 
+def _softplus_backward(gradient: Tensor, x: Tensor, beta: float, threshold: float) -> Tensor:
+    """Of a bounded function: the derivative of what `where` leaves out would be infinity times 0."""
+    scaled = x * beta
+    return torch.where(scaled > threshold, gradient, gradient * torch.sigmoid(scaled))
+
+
+def _elu_backward(
+    gradient: Tensor,
+    alpha: float,
+    scale: float,
+    input_scale: float,
+    is_result: bool,
+    x: Tensor,
+) -> Tensor:
+    """Bounded as well; its derivative at 0 is 0, as torch has it."""
+    below = torch.where(x < 0, x, 0.0)
+    curve = below + alpha * scale if is_result else (below * input_scale).exp() * (alpha * scale)
+    return gradient * torch.where(x <= 0, curve * input_scale, scale)
+
+
 _FORMULAS = (
     aten._prelu_kernel_backward.default,
     aten.binary_cross_entropy_backward.default,
     aten.diagonal_backward.default,
-    aten.elu_backward.default,
     aten.gelu_backward.default,
     aten.glu_backward.default,
     aten.hardsigmoid_backward.default,
@@ -190,7 +209,6 @@ _FORMULAS = (
     aten.slice_backward.default,
     aten.smooth_l1_loss_backward.default,
     aten.soft_margin_loss_backward.default,
-    aten.softplus_backward.default,
     aten.tanh_backward.default,
     aten.threshold_backward.default,
 )
@@ -200,6 +218,8 @@ _FORMULAS = (
 def formulas() -> dict[Any, Callable[..., Any]]:
     """Decompositions of gradient operators into the operators of their formula, which have rules."""
     return {op: decomposition_table[op] for op in _FORMULAS} | {
+        aten.elu_backward.default: _elu_backward,
         aten.log_sigmoid_backward.default: _log_sigmoid_backward,
         aten.sgn.default: _sgn,
+        aten.softplus_backward.default: _softplus_backward,
     }
