@@ -61,13 +61,13 @@ Grads softplus_curvature(GradContext& c) {  // beta s (1 - s) up to the threshol
   return with_curvature(c, c.emit("Where", {linear, c.literal(0.0, inner.dtype()), curved}));
 }
 
-Grads elu_curvature(GradContext& c) {  // alpha exp(x) below 0
+Grads elu_curvature(GradContext& c) {  // alpha exp(x) below 0, and 0 at 0, as torch has it
   if (!c.needs(1)) return with_curvature(c, {});
   const Handle x = c.x(1), zero = c.literal(0.0, x.dtype());
-  const Handle above = c.emit("Greater", {x, zero});
-  const Handle below = c.emit("Where", {above, zero, x});  // exp of large x would be infinite
+  const Handle negative = c.emit("Less", {x, zero});
+  const Handle below = c.emit("Where", {negative, x, zero});  // exp of large x would be infinite
   const Handle curved = c.emit("Exp", {below}) * c.attrs().number("alpha");
-  return with_curvature(c, c.emit("Where", {above, zero, curved}));
+  return with_curvature(c, c.emit("Where", {negative, curved, zero}));
 }
 
 Grads hard_swish_curvature(GradContext& c) {  // 1 / 3 between -3 and 3

@@ -28,11 +28,13 @@ Values convert_l1(TorchCall& t) { return {reduce_loss(t, t.emit("Abs", {differen
 // d^2 / 2 * inner up to the bound, then |d| * outer - offset; in 16 bits only the loss is rounded
 Value* smooth(TorchCall& t, double bound, double inner, double outer, double offset) {
   const DType dtype = t.output().dtype;
-  Value* z = t.emit("Abs", {difference_in(t, compute_dtype(dtype))});
+  Value* d = difference_in(t, compute_dtype(dtype));
+  Value* z = t.emit("Abs", {d});
   auto number = [&](double value) { return t.literal(value, z->dtype); };
   Value* is_far = t.emit("GreaterOrEqual", {z, number(bound)});  // false for NaN
-  // Mask an infinite z: times the zero gradient of the branch not taken it would give NaN.
-  Value* near = t.emit("Where", {is_far, number(0.0), z});
+  // Mask an infinite d: times the zero gradient of the branch not taken it would give NaN. Of d,
+  // not of z, whose derivative at 0 is 0, as is then the second one.
+  Value* near = t.emit("Where", {is_far, number(0.0), d});
   Value* quadratic = t.emit("Mul", {t.emit("Mul", {near, near}), number(0.5 * inner)});
   Value* linear = t.emit("Sub", {t.emit("Mul", {z, number(outer)}), number(offset)});
   return reduce_loss(t, t.cast(t.emit("Where", {is_far, linear, quadratic}), dtype));

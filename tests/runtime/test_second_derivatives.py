@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from ortmodule_py import DebugOptions, LogLevel, ORTModule, last_run_report
 from tests.compare import assert_gradients_close, exact_copy, gradients, to_double
+from tests.semantics import Calls
 
 QUIET = DebugOptions(log_level=LogLevel.ERROR)
 
@@ -334,6 +335,26 @@ def run(model: nn.Module, step: Step, x: Tensor) -> dict[str, Tensor | None]:
         loss.backward()
     found = {name.removeprefix("_original_module."): g for name, g in gradients(model).items()}
     return found | {"loss": loss.detach()}
+
+
+def _near_0(loss: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda x: loss(x, torch.zeros_like(x), reduction="none")
+
+
+BENDS = [F.softplus, F.elu, F.selu, F.hardswish, F.leaky_relu]
+
+
+@pytest.mark.parametrize("bend", [*BENDS, _near_0(F.smooth_l1_loss), _near_0(F.huber_loss)])
+def test_kinks_at_0_and_large_values(bend: Callable[[Tensor], Tensor]) -> None:
+    """Where eager PyTorch has a derivative at a kink, the same one; exp overflows at 100."""
+
+    def bends(model: nn.Module) -> Tensor:
+        x = torch.tensor([-100.0, -3, -1, -0.0, 0, 1, 3, 30, 100], requires_grad=True)
+        (slope,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+        return torch.autograd.grad(slope.sum(), x)[0]
+
+    module = Calls(lambda self, x: bend(x))
+    torch.testing.assert_close(bends(ORTModule(module)), bends(module))
 
 
 @pytest.mark.parametrize("name", CASES)
