@@ -111,7 +111,13 @@ def _spelled(name: str) -> str:
     if name in _SPELLINGS:
         return _SPELLINGS[name]
     function = name.removeprefix("aten.")
-    return f"torch.{function}" if function != name and hasattr(torch, function) else name
+    if function == name:
+        return name
+    for module in ("linalg", "fft", "special"):
+        inside = function.removeprefix(f"{module}_")
+        if inside != function and hasattr(getattr(torch, module), inside):
+            return f"torch.{module}.{inside}"
+    return f"torch.{function}" if hasattr(torch, function) else name
 
 
 # ---- places -------------------------------------------------------------------------------------
