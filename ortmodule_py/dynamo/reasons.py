@@ -40,6 +40,8 @@ _KINDS = {
     "Attempted to call function marked as skipped": "Dynamo does not trace `{name}`",
     "Attempted to inline function marked as skipped": "Dynamo does not trace `{name}`",
     "Attempt to trace generator": "it is a generator",
+    "torch.* op returned non-Tensor": "`{name}` returns an object that is no tensor",
+    "Unsupported context manager": "a `with` of `{name}`, which Dynamo cannot enter",
     "Failed to trace builtin operator": "Dynamo does not trace `{name}`",
     "Unhandled tensor method": "Dynamo does not trace `Tensor.{name}`",
     "Unsupported Tensor.": "Dynamo does not trace `{name}`",
@@ -66,6 +68,7 @@ _NAMES = (
     re.compile(r"unsupported operator: (\S+)"),
     re.compile(r"FX node with fake tensors: call_\w+ (.+?)\(\*\("),
     re.compile(r"Explanation:.*?`([^`]+)`", re.DOTALL),
+    re.compile(r"example_value type: \w+; op: call_\w+; target: (.+)"),
 )
 _SPELLINGS = {
     "aten.nonzero": "x[mask]` or `nonzero",

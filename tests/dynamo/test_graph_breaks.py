@@ -82,6 +82,18 @@ def test_a_break_is_listed_once_with_the_users_line(forward: Callable[..., Tenso
     assert not any("step_unsupported" in said for said in report["graph_breaks"])
 
 
+def test_a_context_manager_of_torch_that_cannot_be_captured_is_named() -> None:
+    def forked(self: Any, x: Tensor) -> Tensor:
+        y = self.fc(x)
+        with torch.random.fork_rng():
+            return y * torch.ones(4)
+
+    report = as_in_eager(Calls(forked), lambda model: model(torch.ones(3, 4)))
+    said = str(report["graph_breaks"] + report["eager_pieces"])
+    assert "`fork_rng` returns an object that is no tensor" in said
+    assert "a `with` of `_GeneratorContextManager`" in said
+
+
 def test_one_capture_per_piece_over_changing_batches() -> None:
     module = Calls(_broken_twice, second=nn.Linear(4, 4), third=nn.Linear(4, 2))
 
