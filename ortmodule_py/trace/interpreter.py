@@ -99,11 +99,11 @@ class PieceTrace:
             ]
 
         try:
-            if not self.has_inner_gradients:
-                return record.record(function, inputs, self.fake_mode, preserved, True).graph
-            with needing_no_gradient(inputs):
-                own = formulas()
-                return record.record(function, inputs, self.fake_mode, preserved, True, own).graph
+            inner = self.has_inner_gradients
+            own = formulas() if inner or gradient_effects.has_tangents(self.gm) else None
+            with needing_no_gradient(inputs if inner else ()):
+                fake = self.fake_mode
+                return record.record(function, inputs, fake, preserved, True, own, inner).graph
         except CannotLower:
             raise
         except Exception as error:  # whatever torch raises, the piece falls back to eager

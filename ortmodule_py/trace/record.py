@@ -215,11 +215,13 @@ def record(
     preserved: Sequence[Any] = (),
     keep_draws: bool = False,
     formulas: Mapping[Any, Callable[..., Any]] | None = None,
+    runs_autograd: bool = False,
 ) -> fx.GraphModule:
     """The functional ATen graph of `function`, which gets functional tensors (see `is_traced`).
 
-    With `keep_draws`, dead operators stay if they advance torch's generator. With `formulas` the function runs
-    torch's autograd, whose operators these are, and the gradients of what it computes are part of the graph.
+    With `keep_draws`, dead operators stay if they advance torch's generator. `formulas` take the place of
+    operators of gradients. If the function `runs_autograd` of torch, the gradients of what it computes are part of
+    the graph.
     """
 
     def functional(*args: Any) -> list[Any]:
@@ -232,13 +234,13 @@ def record(
 
     with (
         torch.no_grad(),
-        preserving(preserved, runs_autograd=formulas is not None),
+        preserving(preserved, runs_autograd=runs_autograd),
         fake_mode,
         enable_python_dispatcher(),
         with_kernels(EAGER_KERNELS),
         eager_strides(fake_mode),
         _without_effect_tokens(),
-        _Functionalization(alias_saved=formulas is not None),
+        _Functionalization(alias_saved=runs_autograd),
     ):
         with _without_onednn():
             own = {_RANDOM_BETWEEN: _random_between, MASKED_PUT: masked_put}

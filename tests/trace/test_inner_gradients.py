@@ -244,10 +244,23 @@ def _without_gradients(self: Any, x: Tensor) -> Tensor:
     return slope * _net(self, x)
 
 
+def _bent(self: Any) -> Callable[[Tensor], Tensor]:
+    """With activations whose slope is an operator of torch."""
+    bends = (functional.silu, functional.mish, functional.gelu, functional.elu, functional.softplus)
+
+    def net(z: Tensor) -> Tensor:
+        for bend in bends:
+            z = bend(self.fc(z))
+        return torch.logit(z.sigmoid())
+
+    return net
+
+
 TRANSFORMED: dict[str, Callable[[Any, Tensor], Tensor]] = {
     "grad": lambda self, x: torch.func.grad(lambda z: _net(self, z).sum())(x),
     "vjp": lambda self, x: torch.func.vjp(lambda z: self.fc(z).tanh(), x)[1](x)[0],
     "jacrev": lambda self, x: torch.func.jacrev(lambda z: _net(self, z).sum(0))(x),
+    "jvp": lambda self, x: torch.func.jvp(_bent(self), (x,), (x.cos(),))[1],
     "hessian": lambda self, x: torch.func.hessian(lambda z: _net(self, z).sum())(x),
     "grads of rows": _per_sample,
     "laplacian": _laplacian,
