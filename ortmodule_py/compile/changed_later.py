@@ -1,19 +1,24 @@
 """Copies of results that the rest of a function changes in place (Longformer's attention).
 
 Eager PyTorch often saves what it has computed of such a value, as a copy in another order. The engine saves the
-value itself and computes the rest again, so the change would be an error in backward.
+value itself and computes the rest again, so the change would be an error in backward. Pieces that read the value
+before it changes, such as those of functions that are called with it, save a copy, too.
 """
 
 from __future__ import annotations
 
 import dis
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch._dynamo.symbolic_convert import InstructionTranslator
+from torch.utils.weak import WeakTensorKeyDictionary
+
+_CHANGING: Any = WeakTensorKeyDictionary()
+"""The copies that are alive: a line that has not run yet may change them."""
 
 
 def changed_later(gm: fx.GraphModule) -> list[int]:
@@ -42,9 +47,34 @@ def with_copies(run: Callable[..., Any], places: list[int]) -> Callable[..., Any
         for i in places:
             if isinstance(results[i], Tensor) and results[i].requires_grad:
                 results[i] = results[i].clone()
+                _CHANGING[results[i]] = True
         return tuple(results)
 
     return copying
+
+
+def read_before_change(gm: fx.GraphModule) -> list[int]:
+    """Places of the arguments that are such copies at this capture, as the piece's caller changes them behind it."""
+    if not _CHANGING:
+        return []
+    given = [node.meta.get("grapharg") for node in gm.graph.find_nodes(op="placeholder")]
+    tensors = [argument.example if argument and argument.is_tensor else None for argument in given]
+    return [i for i, x in enumerate(tensors) if isinstance(x, Tensor) and x in _CHANGING]
+
+
+def on_copies(run: Callable[..., Any], places: Sequence[int]) -> Callable[..., Any]:
+    """`run` on copies of these arguments if they have a gradient."""
+    if not places or not torch.is_grad_enabled():
+        return run
+
+    def reading(*args: Any) -> Any:
+        given = list(args)
+        for i in places:
+            if isinstance(args[i], Tensor) and args[i].requires_grad:
+                given[i] = args[i].clone()
+        return run(*given)
+
+    return reading
 
 
 def _changed_behind(code: types.CodeType, offset: int) -> set[str]:

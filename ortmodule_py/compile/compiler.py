@@ -26,7 +26,12 @@ from ortmodule_py.compile.assigned_data import drop_own_data, take_assigned_data
 from ortmodule_py.compile.bounded_lookups import split_bounded_lookups
 from ortmodule_py.compile.capture_log import CaptureLog, EagerPiece
 from ortmodule_py.compile.changed_inputs import take_changed_inputs, with_versions_kept
-from ortmodule_py.compile.changed_later import changed_later, with_copies
+from ortmodule_py.compile.changed_later import (
+    changed_later,
+    on_copies,
+    read_before_change,
+    with_copies,
+)
 from ortmodule_py.compile.forward_record import TRAINING, ForwardRecord
 from ortmodule_py.compile.onnx_files import StageFiles
 from ortmodule_py.compile.output_hooks import take_output_hooks, with_output_hooks
@@ -205,7 +210,7 @@ class Compiler:
     ) -> tuple[Callable[..., Any], Piece | EagerPiece]:
         """The compiled piece, or its graph in eager PyTorch; `breaks`: the program goes on behind it."""
         try:
-            run = self._compile(gm, example_inputs)
+            run = on_copies(self._compile(gm, example_inputs), read_before_change(gm))
             if breaks:
                 run = with_copies(run, changed_later(gm))
             return run, self.pieces[-1]

@@ -28,7 +28,20 @@ def _by_method(self: Any, x: Tensor) -> Tensor:
     return mixed.sum() + y.square().sum()
 
 
-@pytest.mark.parametrize("function", [_attention, _by_method])
+def _mixed(y: Tensor, z: Tensor) -> Tensor:
+    print(end="")
+    return y[:, :2].clone().T @ z
+
+
+def _by_caller(self: Any, x: Tensor) -> Tensor:
+    """A piece of another function reads `y` before this one changes it."""
+    y = self.fc(x).softmax(-1).masked_fill(x > 0.9, 0.0)
+    mixed = _mixed(y, self.fc(x))
+    y[0, 1] = 0
+    return mixed.sum() + y.square().sum()
+
+
+@pytest.mark.parametrize("function", [_attention, _by_method, _by_caller])
 def test_a_result_is_changed_behind_a_graph_break(function: Any) -> None:
     def step(model: Any) -> list[Tensor]:
         result = model(torch.linspace(-1, 1, 12).view(3, 4))
