@@ -7,13 +7,14 @@ import importlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from ortmodule_py import ORTModule, last_run_report
-from tests.semantics import assert_compiled
+from tests.semantics import Calls as Layer, as_in_eager, assert_compiled, assert_whole
 
 
 def _assigned(x: Tensor, k: int) -> Tensor:
@@ -74,6 +75,50 @@ def test_integers_of_either_sign(use: str, numbers: tuple[int, ...]) -> None:
             results.append((y.detach(), x.grad))
         for want, got in zip(*results, strict=True):
             assert torch.equal(got, want), (k, got, want)
+
+
+def _assigned_values(y: Tensor, k: int) -> Tensor:
+    y = y * 1
+    y[:, k] = y[:, 0] * 2
+    y[..., k, 1:] += 1
+    return y
+
+
+INDEXES: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "element": lambda y, k: y[:, k],
+    "behind an ellipsis": lambda y, k: y[..., k, :],
+    "with a new dim": lambda y, k: y[None, :, k, 1:],
+    "two": lambda y, k: y[1, k],
+    "beside a mask": lambda y, k: y[y[:, 0, 0] > -9, k],
+    "beside an index": lambda y, k: y[torch.tensor([1, 0]), :, k - 2],
+    "list": lambda y, k: y[[0, 1]][:, [k, 0, k - 1]],
+    "lists": lambda y, k: y[[0, 1], [k, k - 1]],
+    "assigned": _assigned_values,
+}
+
+
+@pytest.mark.parametrize("name", INDEXES)
+def test_an_index_by_integers_is_captured_once(name: str) -> None:
+    def used(self: Any, x: Tensor, k: int) -> Tensor:
+        return INDEXES[name](self.fc(x), k)
+
+    def step(model: Any) -> list[Tensor]:
+        results = [model(torch.randn(2, 7, 4), k) for k in (2, 3, 4, 5, 3)]
+        sum(y.square().sum() for y in results).backward()
+        return results
+
+    report = as_in_eager(Layer(used), step)
+    if name == "beside a mask":  # whose number of elements is data
+        assert report["captures"] <= 4
+    else:
+        assert_whole(report, captures=2)
+
+
+def test_a_new_dim_has_the_stride_of_eager() -> None:
+    def used(self: Any, x: Tensor, k: int) -> Tensor:
+        return self.fc(x)[:, None, k]
+
+    as_in_eager(Layer(used), lambda model: [model(torch.randn(2, 7, 4), k) for k in (2, 3, 4)])
 
 
 class Indexed(nn.Module):
