@@ -33,7 +33,9 @@ std::vector<Case> cases() {
                                                {5, 700, 6, 128},
                                                {2, 4500, 7, 256},
                                                {1, 16, 1, 16},
-                                               {40, 200, 11, 1024}})
+                                               {40, 200, 11, 1024},
+                                               {42, 300, 70, 32},
+                                               {43, 4112, 2, 16}})
         all.push_back({rows, inner, columns, bits, block, zeros});
   return all;
 }
@@ -144,18 +146,20 @@ TEST(FewBits, RoundedRowsGiveExactSumsOfIntegers) {
 }
 
 TEST(FewBits, OnlyRowsThatAreNotFiniteBecomeNaN) {
-  const Case c{5, 96, 6, 4, 32, true};
-  Operands o(c);
-  const auto infinity = std::numeric_limits<double>::infinity();
-  o.x.set(1 * c.inner + 50, infinity);
-  o.x.set(3 * c.inner + 95, std::numeric_limits<double>::quiet_NaN());
-  for (int64_t k = 0; k < c.inner; ++k) o.x.set(4 * c.inner + k, 1e-42);
-  Tensor y(DType::Float32, {c.rows, c.columns});
-  run_kernel_named(
-      "matmul_n_bits_rounded_cpu", "MatMulNBits", c.attrs(true), o.inputs(c), {&y}, [&] {
-        for (int64_t i = 0; i < y.count(); ++i)
-          EXPECT_EQ(std::isnan(y.get(i)), i / c.columns == 1 || i / c.columns == 3) << i;
-      });
+  for (int64_t rows : {5, 21}) {
+    const Case c{rows, 96, 6, 4, 32, true};
+    Operands o(c);
+    const auto infinity = std::numeric_limits<double>::infinity();
+    o.x.set(1 * c.inner + 50, infinity);
+    o.x.set(3 * c.inner + 95, std::numeric_limits<double>::quiet_NaN());
+    for (int64_t k = 0; k < c.inner; ++k) o.x.set(4 * c.inner + k, 1e-42);
+    Tensor y(DType::Float32, {c.rows, c.columns});
+    run_kernel_named(
+        "matmul_n_bits_rounded_cpu", "MatMulNBits", c.attrs(true), o.inputs(c), {&y}, [&] {
+          for (int64_t i = 0; i < y.count(); ++i)
+            EXPECT_EQ(std::isnan(y.get(i)), i / c.columns == 1 || i / c.columns == 3) << i;
+        });
+  }
 }
 
 }  // namespace

@@ -59,6 +59,24 @@ inline float most_of_lanes(FloatVec x) {
   return *std::max_element(lanes, lanes + FloatVec::kCount);
 }
 
+/// Rounds `count` numbers to 8 bits by the largest magnitude of them. The scale, which is NaN if a
+/// number is not finite.
+inline float round_block(const float* x, int64_t count, int8_t* to) {
+  FloatVec most(0.0f), probe(0.0f);
+  for (int64_t i = 0; i < count; i += FloatVec::kCount) {
+    const FloatVec number = load_at_most(x + i, count - i);
+    most = larger(most, magnitude_of(number));
+    probe = multiply_add(number, FloatVec(0.0f), probe);
+  }
+  const float scale = most_of_lanes(most) / 127.0f, any = sum_of_lanes(probe);
+  // The reciprocal of a denormal number may overflow; such numbers are as good as 0.
+  const bool rounds = any == 0.0f && scale >= std::numeric_limits<float>::min();
+  const float inverse = rounds ? 1.0f / scale : 0.0f;
+  for (int64_t i = 0; i < count; ++i)
+    to[i] = static_cast<int8_t>(rounds ? static_cast<int32_t>(std::nearbyint(x[i] * inverse)) : 0);
+  return rounds ? scale : any;
+}
+
 /// y [rows, columns] = x [rows, inner] weights. Every element is computed alike whatever the
 /// thread.
 template <int kBits>
@@ -152,24 +170,6 @@ class RoundedRows {
       for (int64_t part = 0; part < kEach; ++part)
         for (int64_t i = 0; i < kVectorBytes; ++i)
           row.numbers[k + part * kVectorBytes + i] = rounded[k + i * kEach + part];
-  }
-
-  // The scale, which is NaN if a number is not finite.
-  static float round_block(const float* x, int64_t count, int8_t* to) {
-    FloatVec most(0.0f), probe(0.0f);
-    for (int64_t i = 0; i < count; i += FloatVec::kCount) {
-      const FloatVec number = load_at_most(x + i, count - i);
-      most = larger(most, magnitude_of(number));
-      probe = multiply_add(number, FloatVec(0.0f), probe);
-    }
-    const float scale = most_of_lanes(most) / 127.0f, any = sum_of_lanes(probe);
-    // The reciprocal of a denormal number may overflow; such numbers are as good as 0.
-    const bool rounds = any == 0.0f && scale >= std::numeric_limits<float>::min();
-    const float inverse = rounds ? 1.0f / scale : 0.0f;
-    for (int64_t i = 0; i < count; ++i)
-      to[i] =
-          static_cast<int8_t>(rounds ? static_cast<int32_t>(std::nearbyint(x[i] * inverse)) : 0);
-    return rounds ? scale : any;
   }
 
   // Adds the products of weights [first, first + inner) of the columns to y.
