@@ -21,6 +21,9 @@ namespace {
 constexpr size_t kStackBytes = 256 << 10;
 constexpr int64_t kWorthTrimming = 1 << 20;
 
+// Whether this thread has freed much since it was last asked.
+thread_local bool freed_much = false;
+
 struct Clock {
   std::mutex ticking;  // held while keepers are called; locked before `list`
   std::mutex list;     // guards `watched`, and `runs` when it changes
@@ -57,6 +60,8 @@ void in_child() {
   in_parent();
 }
 
+bool start_thread();
+
 void* work(void*) {
   Clock& clock = the_clock();
   while (true) {
@@ -75,9 +80,13 @@ void* work(void*) {
     }
     const std::lock_guard lock(clock.list);
     for (std::weak_ptr<IdleKeeper>& keeper : called) clock.watched.push_back(std::move(keeper));
-    if (!clock.watched.empty()) continue;
-    clock.runs = false;
-    return nullptr;
+    if (clock.watched.empty()) {
+      clock.runs = false;
+      return nullptr;
+    }
+    // The C library keeps what a thread has freed last for it, pages of the heap with it, until the
+    // thread ends.
+    if (std::exchange(freed_much, false) && start_thread()) return nullptr;
   }
 }
 
@@ -138,6 +147,7 @@ bool tick_until_idle(std::weak_ptr<IdleKeeper> keeper) {
 bool idle_clock_runs() { return the_clock().runs; }
 
 void note_freed_heap(int64_t bytes) {
+  freed_much = true;
   static const auto& trimmer = *new std::shared_ptr<HeapTrimmer>(std::make_shared<HeapTrimmer>());
   if (trimmer->note(bytes)) tick_until_idle(trimmer);
 }

@@ -176,6 +176,25 @@ TEST(IdleClock, RunsOnlyWhileSomethingIsKept) {
   EXPECT_TRUE(eventually([&] { return !idle_clock_runs(); }));
 }
 
+// What a thread freed last stays in its cache, and in the heap, until it ends.
+TEST(IdleClock, EndsItsThreadWhenThatHasFreedMuch) {
+  struct Keeper : IdleKeeper {
+    std::vector<std::thread::id> threads;
+    std::atomic<size_t> ticks{0};
+    bool tick() override {
+      threads.push_back(std::this_thread::get_id());
+      if (ticks == 1) note_freed_heap(64 * kMiB);
+      return ++ticks < 4;
+    }
+  };
+  const auto keeper = std::make_shared<Keeper>();
+  ASSERT_TRUE(tick_until_idle(keeper));
+  EXPECT_TRUE(eventually([&] { return keeper->ticks == 4 && !idle_clock_runs(); }));
+  EXPECT_EQ(keeper->threads[1], keeper->threads[0]);
+  EXPECT_NE(keeper->threads[2], keeper->threads[1]);
+  EXPECT_EQ(keeper->threads[3], keeper->threads[2]);
+}
+
 TEST(IdlePages, ComeBackWhenTheyAreUsed) {
   int kept = 7;
   forget_code_pages();
