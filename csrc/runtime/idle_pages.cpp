@@ -8,8 +8,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
-#include <utility>
 #include <vector>
 #endif
 
@@ -22,16 +23,18 @@ struct Pages {
   uintptr_t begin = 0, end = 0;  // whole pages
 };
 
+// Code behind the call that forgets it is read again: there is no list that is destroyed.
 struct Search {
   uintptr_t address = 0;
-  std::vector<Pages> found;
+  std::array<Pages, 4> found = {};  // empty ones behind
 };
 
 // Finds the segments of the library that contains an address that are read only, code among them.
 int find_segments(dl_phdr_info* object, size_t, void* data) {
   auto* search = static_cast<Search*>(data);
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  std::vector<Pages> found;
+  std::array<Pages, 4> found = {};
+  size_t count = 0;
   bool is_it = false;
   for (int i = 0; i < object->dlpi_phnum; ++i) {
     const ElfW(Phdr)& segment = object->dlpi_phdr[i];
@@ -39,11 +42,11 @@ int find_segments(dl_phdr_info* object, size_t, void* data) {
     const uintptr_t begin = object->dlpi_addr + segment.p_vaddr, end = begin + segment.p_filesz;
     is_it = is_it || (search->address >= begin && search->address < end);
     if (const Pages pages{(begin + page - 1) / page * page, end / page * page};
-        pages.end > pages.begin)
-      found.push_back(pages);
+        pages.end > pages.begin && count < found.size())
+      found[count++] = pages;
   }
   if (!is_it) return 0;
-  search->found = std::move(found);
+  search->found = found;
   return 1;
 }
 
@@ -67,10 +70,12 @@ bool are_unwritten(Pages pages) {
 }  // namespace
 
 void forget_code_pages() {
-  Search search{reinterpret_cast<uintptr_t>(&forget_code_pages), {}};
+  Search search{reinterpret_cast<uintptr_t>(&forget_code_pages)};
   dl_iterate_phdr(&find_segments, &search);
+  for (Pages& pages : search.found)
+    if (pages.end > pages.begin && !are_unwritten(pages)) pages = {};
   for (const Pages& pages : search.found)
-    if (are_unwritten(pages))
+    if (pages.end > pages.begin)
       madvise(reinterpret_cast<void*>(pages.begin), pages.end - pages.begin, MADV_DONTNEED);
 }
 
