@@ -15,7 +15,7 @@ HostRun run_bound(SegmentHost& host, const Segment::Bound& bound, uint64_t seed,
   std::vector<Buffer> uploads;
   std::vector<const void*> arguments = device_arguments(bound.entry->program, bound.call.tensors,
                                                         bound.on_device, *host.device, uploads);
-  const std::vector<const void*>& weights = bound.outcome->weights;
+  const auto& weights = bound.outcome->weights;
   arguments.insert(arguments.end(), weights.begin(), weights.end());
   HostRun run = run_on_device(*bound.entry, arguments, host.options.device, host.memory, seed,
                               targets, watch);

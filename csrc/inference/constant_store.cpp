@@ -13,28 +13,28 @@
 namespace ortmodule {
 namespace {
 
-constexpr size_t kAlign = 64;        // of a tensor
-constexpr int64_t kSmall = 1 << 10;  // bytes of a tensor that is gathered
+constexpr size_t kAlign = 64;         // of a tensor
+constexpr int64_t kSmall = 32 << 10;  // bytes of tensors that have no pages of their own
 
-/// Keeps the pool while something is in it.
+/// Keeps the memory while something is in it.
 template <class T>
-struct PoolAllocator {
+struct SharedAllocator {
   using value_type = T;
 
-  std::shared_ptr<std::pmr::memory_resource> pool;
+  ConstantStore::Memory memory;
 
-  explicit PoolAllocator(std::shared_ptr<std::pmr::memory_resource> of) : pool(std::move(of)) {}
+  explicit SharedAllocator(ConstantStore::Memory of) : memory(std::move(of)) {}
   template <class U>
-  PoolAllocator(const PoolAllocator<U>& other) : pool(other.pool) {}  // NOLINT: rebound
+  SharedAllocator(const SharedAllocator<U>& other) : memory(other.memory) {}  // NOLINT: rebound
   T* allocate(size_t count) {
-    return static_cast<T*>(pool->allocate(count * sizeof(T), alignof(T)));
+    return static_cast<T*>(memory->allocate(count * sizeof(T), alignof(T)));
   }
-  void deallocate(T* at, size_t count) { pool->deallocate(at, count * sizeof(T), alignof(T)); }
-  friend bool operator==(const PoolAllocator&, const PoolAllocator&) = default;
+  void deallocate(T* at, size_t count) { memory->deallocate(at, count * sizeof(T), alignof(T)); }
+  friend bool operator==(const SharedAllocator&, const SharedAllocator&) = default;
 };
 
 bool is_small(const HostTensor& tensor) {
-  return tensor.memory && tensor.byte_count() > 0 && tensor.byte_count() <= kSmall;
+  return tensor.memory && tensor.byte_count() > 0 && tensor.byte_count() < kSmall;
 }
 
 size_t room_of(const HostTensor& tensor) {
@@ -49,10 +49,10 @@ struct ConstantStore::Counted {
   int64_t bytes = 0;
   std::shared_ptr<std::atomic<int64_t>> total;
 
-  Counted(std::vector<HostTensor> made, std::pmr::memory_resource* pool,
+  Counted(std::vector<HostTensor> made, std::pmr::memory_resource* memory,
           std::shared_ptr<std::atomic<int64_t>> of)
-      : tensors(std::make_move_iterator(made.begin()), std::make_move_iterator(made.end()), pool),
-        small(pool),
+      : tensors(std::make_move_iterator(made.begin()), std::make_move_iterator(made.end()), memory),
+        small(memory),
         total(std::move(of)) {
     for (const HostTensor& tensor : tensors) bytes += tensor.byte_count();
     *total += bytes;
@@ -88,8 +88,8 @@ std::vector<ConstantStore::Tensors> ConstantStore::find(const std::vector<std::s
 }
 
 ConstantStore::Tensors ConstantStore::counted(std::vector<HostTensor> tensors) {
-  const auto made = std::allocate_shared<Counted>(PoolAllocator<Counted>(pool_), std::move(tensors),
-                                                  pool_.get(), bytes_);
+  const auto made = std::allocate_shared<Counted>(SharedAllocator<Counted>(memory_),
+                                                  std::move(tensors), memory_.get(), bytes_);
   if (on_host_) gather(*made);
   return {made, &made->tensors};
 }

@@ -118,8 +118,8 @@ void InferenceSession::save_optimized(const std::vector<HostFeed>& feeds, const 
   optimized.graph = &outcome->session->joint_graph();
   optimized.tensors = call.tensors;
   optimized.input_dims = outcome->input_dims;
-  optimized.weights = outcome->weights;
-  optimized.weight_sizes = outcome->weight_sizes;
+  optimized.weights.assign(outcome->weights.begin(), outcome->weights.end());
+  optimized.weight_sizes.assign(outcome->weight_sizes.begin(), outcome->weight_sizes.end());
   for (const OnnxValue& output : outputs()) optimized.outputs.push_back(output.name);
   optimized.placement = host_.options.optimized_data;
   ::ortmodule::save_optimized(optimized, path);

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/page_region.h"
 #include "importer/sorted_nodes.h"
 #include "inference/constant_store.h"
 #include "onnx/mapped_file.h"
@@ -65,6 +66,8 @@ class LoadedModel {
   /// What stands for the elements of a weight in a key: their type and size, and where they are in
   /// the file or the keyed hash of those that an import computed: files may be made to collide.
   static std::string key_of(const OnnxTensor& weight);
+  /// Memory for what imports keep, in which it lies together.
+  const std::shared_ptr<PageRegion>& long_lived() const { return long_lived_; }
   /// Tensors computed from weights (ConstantStore::find).
   std::vector<ConstantStore::Tensors> constants(const std::vector<std::string>& keys,
                                                 const ConstantStore::Compute& compute);
@@ -96,10 +99,10 @@ class LoadedModel {
   mutable std::mutex mutex_;
   /// A weight in the file. Others may begin at its first byte, with another size or type.
   using Place = std::tuple<const void*, int64_t, DType>;
-  std::pmr::monotonic_buffer_resource together_;  // of what an import adds while the heap has gaps
-  std::pmr::map<Place, const void*> places_{&together_};   // -> elements
-  std::vector<SharedBytes> kept_;                          // keeps the keys of places_ alive
-  std::unordered_multimap<size_t, SharedBytes> computed_;  // by their hash
+  const std::shared_ptr<PageRegion> long_lived_ = std::make_shared<PageRegion>();
+  std::pmr::map<Place, const void*> places_{long_lived_.get()};  // -> elements
+  std::pmr::vector<SharedBytes> kept_{long_lived_.get()};        // keeps the keys of places_ alive
+  std::pmr::unordered_multimap<size_t, SharedBytes> computed_{long_lived_.get()};  // by their hash
   mutable std::once_flag texts_made_;
   mutable TextTable texts_;
   HostMemory memory_;
@@ -107,7 +110,7 @@ class LoadedModel {
   int64_t left_bytes_ = 0;      // at the end of the last block
   int64_t weight_bytes_ = 0;
   int64_t read_in_place_bytes_ = 0;
-  ConstantStore constants_;
+  ConstantStore constants_{true, long_lived_};
 };
 
 }  // namespace ortmodule

@@ -302,7 +302,7 @@ ImportedModel Segment::imported_model(const Call& call, bool to_save) {
 
 std::shared_ptr<Segment::Outcome> Segment::import(const Call& call, bool to_save) {
   host_.model->check_files(false);
-  auto outcome = std::make_shared<Outcome>();
+  auto outcome = std::make_shared<Outcome>(host_.model->long_lived());
   for (const HostTensorView& tensor : call.tensors) {
     outcome->ranks.push_back(tensor.sizes.size());
     outcome->dtypes.push_back(tensor.dtype);
@@ -389,6 +389,8 @@ std::vector<ConstantStore::Tensors> Segment::constants_of(const Outcome& outcome
 
 void Segment::add_weights(Outcome& outcome, const ImportedModel& imported) {
   const auto& inputs = imported.piece.graph->inputs();
+  outcome.weights.reserve(inputs.size() - outcome.ranks.size());
+  outcome.weight_sizes.reserve(inputs.size() - outcome.ranks.size());
   for (size_t i = 0; i < imported.weights.size(); ++i) {
     const OnnxTensor& weight = imported.weights[i];
     const Value& value = *inputs[outcome.ranks.size() + i].value;
@@ -450,7 +452,7 @@ void Segment::add_constants(Outcome& outcome, const ImportedModel& imported,
       bytes += LoadedModel::memory_bytes(imported.weights.at(input - first));
     return bytes;
   };
-  outcome.constants = constants_of(outcome, keys, [&](const std::vector<size_t>& places) {
+  const auto constants = constants_of(outcome, keys, [&](const std::vector<size_t>& places) {
     std::vector<const ConstantPart*> missing;
     for (size_t place : places) missing.push_back(&parts[place]);
     // Large ones first: their copies take what results of the others will take later.
@@ -474,11 +476,9 @@ void Segment::add_constants(Outcome& outcome, const ImportedModel& imported,
     for (size_t place : places) in_order.push_back(std::move(by_part.at(&parts[place])));
     return in_order;
   });
-  for (const ConstantStore::Tensors& constants : outcome.constants)
-    for (const HostTensor& constant : *constants)
-      add_constant(outcome, *imported.piece.graph, constant);
-  outcome.weights.shrink_to_fit();
-  outcome.weight_sizes.shrink_to_fit();
+  outcome.constants.assign(constants.begin(), constants.end());
+  for (const ConstantStore::Tensors& part : constants)
+    for (const HostTensor& constant : *part) add_constant(outcome, *imported.piece.graph, constant);
 }
 
 void Segment::add_constant(Outcome& outcome, Graph& graph, const HostTensor& constant) {

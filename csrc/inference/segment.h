@@ -6,10 +6,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <memory_resource>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "importer/import_model.h"
@@ -142,6 +144,7 @@ class Segment {
 
 /// The segment imported for the decisions of a first call.
 struct Segment::Outcome {
+  const std::shared_ptr<std::pmr::memory_resource> long_lived;  // memory of what has many elements
   std::vector<ValueForm> forms, outputs;
   std::vector<OutputMeaning> meanings;  // by output
   std::vector<size_t> ranks;            // by tensor of the inputs
@@ -151,12 +154,13 @@ struct Segment::Outcome {
   std::vector<ContentSymbol> contents;
   std::vector<ContentGuard> content_guards;
   std::vector<SizeGuard> guards;
-  std::atomic<bool> is_new = true;   // no plan was made yet
-  bool on_device = false;            // weights and constants, else on the host
-  std::vector<const void*> weights;  // elements, by graph input after the inputs' tensors
-  std::vector<Sizes> weight_sizes;   // they are row-major
-  std::vector<ConstantStore::Tensors> constants;  // the last of the weights
-  std::vector<ConstantStore::Tensors> halves;     // weights in float16
+  std::atomic<bool> is_new = true;  // no plan was made yet
+  bool on_device = false;           // weights and constants, else on the host
+  /// Elements, by graph input after the inputs' tensors.
+  std::pmr::vector<const void*> weights;
+  std::pmr::vector<Sizes> weight_sizes;                // they are row-major
+  std::pmr::vector<ConstantStore::Tensors> constants;  // the last of the weights
+  std::vector<ConstantStore::Tensors> halves;          // weights in float16
   std::unique_ptr<Session> session;
   std::set<std::vector<int64_t>> checked;  // values of symbols for which the sizes fit
   SizeChecks size_checks;
@@ -168,7 +172,11 @@ struct Segment::Outcome {
   std::unique_ptr<Segment> rest;
   UnreadSizes unread;  // by tensor of the inputs
 
-  Outcome() = default;
+  explicit Outcome(std::shared_ptr<std::pmr::memory_resource> memory)
+      : long_lived(std::move(memory)),
+        weights(long_lived.get()),
+        weight_sizes(long_lived.get()),
+        constants(long_lived.get()) {}
   ~Outcome();
   Outcome(const Outcome&) = delete;
   Outcome& operator=(const Outcome&) = delete;

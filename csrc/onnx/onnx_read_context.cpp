@@ -69,6 +69,15 @@ OnnxRest OnnxReadContext::rest(std::string fields) {
   return std::make_shared<const std::string>(std::move(fields));
 }
 
+SharedBytes OnnxReadContext::decoded(std::string elements) {
+  constexpr size_t kSmall = 4 << 10;
+  if (elements.empty() || elements.size() >= kSmall) return elements;
+  if (!decoded_) decoded_ = std::make_shared<PageRegion>();
+  void* const place = decoded_->allocate(elements.size());
+  std::memcpy(place, elements.data(), elements.size());
+  return {decoded_, std::string_view(static_cast<const char*>(place), elements.size())};
+}
+
 void OnnxReadContext::fail(const std::string& message) const {
   std::string place;
   if (node_) place = str("node '", name_of(*node_), "'");

@@ -4,11 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/page_region.h"
 #include "onnx/onnx_external.h"
 #include "onnx/onnx_model.h"
 #include "onnx/onnx_substitutes.h"
@@ -47,6 +49,8 @@ class OnnxReadContext {
     return file_.owner() ? SharedBytes(file_.owner(), view, file_.mapped())
                          : SharedBytes(std::string(view));
   }
+  /// Decoded elements of a tensor, small ones together with others, as they stay with the model.
+  SharedBytes decoded(std::string elements);
   /// Fields without a member of the model, collected by append_field().
   OnnxRest rest(std::string fields);
   OnnxExternalData& external() { return external_; }
@@ -100,6 +104,7 @@ class OnnxReadContext {
   void expect(const WireField& field, WireField::Kind kind) const;
 
   SharedBytes file_;
+  std::shared_ptr<PageRegion> decoded_;  // small tensors; null before the first
   std::string name_;
   OnnxExternalData external_;
   const OnnxSubstitutes& given_;

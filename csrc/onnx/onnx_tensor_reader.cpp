@@ -236,7 +236,7 @@ SharedBytes read_bytes(OnnxReadContext& c, std::string_view message, const Tenso
       element.field == OnnxTypedField::Floats || element.field == OnnxTypedField::Doubles;
   if (floats && from.last_typed.size() == expected && from.typed_bytes == expected)
     return c.part(from.last_typed);
-  return TypedDecoder(c, from, element, elements).decode(message);
+  return c.decoded(TypedDecoder(c, from, element, elements).decode(message));
 }
 
 std::vector<std::string> read_strings(OnnxReadContext& c, std::string_view message,

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/page_region.h"
 #include "runtime/idle_clock.h"
 
 namespace ortmodule {
@@ -152,6 +153,23 @@ class HostMemory::Blocks : public IdleKeeper, public std::enable_shared_from_thi
     Mapping mapping = {};
   };
 
+  // Descriptions of mapped blocks, of which those of weights stay.
+  static PageRegion& descriptions() {
+    static auto& region = *new PageRegion;
+    return region;
+  }
+  struct Forget {
+    void operator()(Block* block) const {
+      block->~Block();
+      descriptions().deallocate(block, sizeof(Block), alignof(Block));
+    }
+  };
+  using Described = std::unique_ptr<Block, Forget>;
+  static Described described(Block block) {
+    void* memory = descriptions().allocate(sizeof(Block), alignof(Block));
+    return Described(new (memory) Block(std::move(block)));
+  }
+
   // The block's description is in front of its data.
   Buffer allocate_small(int64_t bytes) {
     static_assert(sizeof(Block) <= kAlignmentBytes);
@@ -179,7 +197,7 @@ class HostMemory::Blocks : public IdleKeeper, public std::enable_shared_from_thi
 
   Buffer allocate_mapped(int64_t bytes, bool any_larger) {
     const int64_t wanted = in_pages(bytes);
-    auto block = std::make_unique<Block>(Block{shared_from_this(), bytes});
+    Described block = described({shared_from_this(), bytes});
     std::vector<Mapping> gone;
     {
       const std::lock_guard lock(mutex_);
@@ -228,7 +246,7 @@ class HostMemory::Blocks : public IdleKeeper, public std::enable_shared_from_thi
   }
 
   static void free_mapped(void* context) {
-    const std::unique_ptr<Block> block(static_cast<Block*>(context));
+    const Described block(static_cast<Block*>(context));
     block->owner->free(*block);
   }
 

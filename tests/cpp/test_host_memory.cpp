@@ -1,5 +1,8 @@
 // Memory of runs: what is kept between them, for how long, and who has to wait.
 #include <gtest/gtest.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include <atomic>
 #include <chrono>
@@ -40,6 +43,16 @@ TEST(HostMemory, ReturnsBlocksToTheSystem) {
   EXPECT_EQ(memory.mapped_bytes(), 0);
   EXPECT_EQ(memory.kept_bytes(), 0);
 }
+
+#ifdef __GLIBC__
+TEST(HostMemory, MappedBlocksTakeNothingOfTheHeap) {
+  HostMemory memory;
+  const Buffer first = memory.allocate(kMiB);
+  const size_t before = mallinfo2().uordblks;
+  const Buffer second = memory.allocate(kMiB);
+  EXPECT_EQ(mallinfo2().uordblks, before);
+}
+#endif
 
 TEST(HostMemory, KeepsBlocksWhileTheyAreUsed) {
   HostMemory memory(HostMemory::Keep::WhileUsed);

@@ -70,6 +70,25 @@ TEST(OnnxReader, TypedTensors) {
   EXPECT_EQ(read_tensor(tensor_message("w", 8, {2}).text(6, "a").text(6, "")), "string[2,]  a ");
 }
 
+// Blocks of the heap that stay with the model would keep the pages of what reading it needs.
+TEST(OnnxReader, SmallDecodedTensorsLieTogether) {
+  const auto integers = [](int64_t count) {
+    Message tensor = tensor_message("w", 3, {static_cast<uint64_t>(count)});
+    for (int64_t i = 0; i < count; ++i) tensor.number(5, static_cast<uint64_t>(i % 100));
+    return tensor;
+  };
+  Message graph;
+  for (int64_t count : {1, 700, 5000}) graph.message(5, integers(count));
+  const OnnxModel model = parse(model_message(graph));
+  const std::vector<OnnxInitializer>& made = model.graph.initializers;
+  ASSERT_EQ(made.size(), 3U);
+  EXPECT_EQ(made[0].tensor.bytes.data() + 16, made[1].tensor.bytes.data());
+  EXPECT_EQ(made[1].tensor.bytes.owner(), made[0].tensor.bytes.owner());
+  EXPECT_NE(made[2].tensor.bytes.owner(), made[0].tensor.bytes.owner()) << "large ones are apart";
+  EXPECT_EQ(made[1].tensor.bytes.data()[699], 99);
+  EXPECT_EQ(made[2].tensor.bytes.data()[4999], 99);
+}
+
 // Types without a field of their own are in int32_data, as numbers or as bits.
 TEST(OnnxReader, TensorsInInt32Data) {
   const auto minus_two = static_cast<uint64_t>(-2);

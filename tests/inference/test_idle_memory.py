@@ -38,7 +38,7 @@ def idle():
 del (first := [idle()])[0]  # what the process keeps
 before = heap()
 session = idle()
-assert (heap() - before) / 450 <= 900, (heap() - before) / 450  # for each node
+assert (heap() - before) / 450 <= 300, (heap() - before) / 450  # for each node
 session.run(None, {"x": x[:2]})
 """,
         str(path),
