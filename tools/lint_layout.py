@@ -76,6 +76,7 @@ FOREIGN: list[tuple[str, re.Pattern[str], tuple[str, ...]]] = [
             "csrc/kernels/cudnn/",
             "csrc/bindings/cuda/",
             "tests/cublas_emulation/",
+            "tests/cuda_emulation/",
         ),
     ),
 ]

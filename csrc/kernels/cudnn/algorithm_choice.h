@@ -4,8 +4,6 @@
 // refused while a CUDA graph is captured would give a replayed step other bits than a launched one.
 #pragma once
 
-#include <cuda_runtime_api.h>
-
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -14,18 +12,9 @@
 #include <vector>
 
 #include "kernels/cudnn/directions.h"
+#include "kernels/gpu_runtime.h"
 
 namespace ortmodule::cudnn {
-
-/// Whether a CUDA graph is being captured on the stream, or that cannot be said.
-inline bool is_captured(void* stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  if (cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status) != cudaSuccess) {
-    cudaGetLastError();  // clears the error, which the next launch would report as its own
-    return true;
-  }
-  return status != cudaStreamCaptureStatusNone;
-}
 
 template <class Direction>
 struct Choice {

@@ -17,7 +17,6 @@
 
 #include "kernels/cudnn/algorithm_choice.h"
 #include "kernels/cudnn/graph_choice.h"
-#include "kernels/cudnn/stream_timing.h"
 #include "kernels/library_workspace.h"
 #include "kernels/step_part.h"
 
@@ -166,11 +165,11 @@ bool is_beaten(const Prepared& prepared, const KernelArgs& args, const Own& own)
                     prepared.problem)
            .second)
     return false;
-  const auto stream = static_cast<cudaStream_t>(context.stream);
-  const float own_ms = stream_ms(stream, own);
+  const float own_ms = stream_ms(context.stream, own);
   try {
     prepared.fallback.compute(args);  // makes its plans
-    return stream_ms(stream, [&] { prepared.fallback.compute(args); }) < kClearlyLess * own_ms;
+    return stream_ms(context.stream, [&] { prepared.fallback.compute(args); }) <
+           kClearlyLess * own_ms;
   } catch (const std::exception&) {
     return false;  // it takes more memory than there is
   }

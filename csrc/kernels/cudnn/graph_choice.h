@@ -12,7 +12,7 @@
 
 #include "kernels/cudnn/algorithm_choice.h"
 #include "kernels/cudnn/graph_plan.h"
-#include "kernels/cudnn/stream_timing.h"
+#include "kernels/gpu_runtime.h"
 #include "kernels/graph_convolutions.h"
 #include "kernels/library_workspace.h"
 
@@ -27,7 +27,7 @@ inline size_t most_bytes(const std::shared_ptr<const GraphPlans>& plans) {
 }
 
 template <class Run>
-size_t fastest(const GraphPlans& plans, cudaStream_t stream, const Run& run) {
+size_t fastest(const GraphPlans& plans, void* stream, const Run& run) {
   size_t best = 0;
   float least_ms = std::numeric_limits<float>::max();
   for (size_t i = 0; i < plans.size(); ++i) {
@@ -62,7 +62,7 @@ inline bool execute(const GraphPlans& plans, const GraphNames& direction,
     if (found != measured.end())
       chosen = found->second;
     else if (!is_captured(context.stream))
-      chosen = measured[key] = fastest(plans, static_cast<cudaStream_t>(context.stream), run);
+      chosen = measured[key] = fastest(plans, context.stream, run);
   }
   note_graph_convolution_run();
   return run(plans[chosen]);
