@@ -1,5 +1,6 @@
 // Facts about this build.
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "bindings/emulated_copies.h"
 #include "bindings/topics.h"
 #include "kernels/graph_convolutions.h"
+#include "kernels/product_epilogues.h"
 #include "kernels/step_compiler.h"
 #ifdef ORTM_WITH_CUDA
 #include "kernels/cuda/device_info.h"
@@ -94,6 +96,39 @@ static void init_graph_convolutions(py::module_& m) {
       "most scratch of the plan that cuDNN estimates to be the fastest.");
 }
 
+static void set_product_epilogues(const std::string& use, const std::string& file) {
+  const std::map<std::string, EpilogueUse> names{{"always", EpilogueUse::Always},
+                                                 {"never", EpilogueUse::Never},
+                                                 {"measured", EpilogueUse::Measured}};
+  const auto found = names.find(use);
+  ORTM_CHECK(found != names.end(),
+             "[epilogues] they are used always, never or measured, but found ", use);
+  use_product_epilogues(found->second, file);
+}
+
+static py::dict facts_of_product_epilogues() {
+  constexpr const char* kNames[] = {"always", "never", "measured"};
+  py::dict facts, times;
+  facts["use"] = kNames[static_cast<size_t>(product_epilogue_use())];
+  if (const auto choices = epilogue_choices()) {
+    facts["file"] = choices->file();
+    for (const EpilogueChoices::Choice& choice : choices->measured())
+      times[py::str(choice.problem)] =
+          py::make_tuple(choice.times.epilogue_us, choice.times.parts_us, choice.epilogue);
+  }
+  facts["times"] = times;
+  return facts;
+}
+
+static void init_product_epilogues(py::module_& m) {
+  m.def("use_product_epilogues", &set_product_epilogues, py::arg("use"), py::arg("file") = "",
+        "Whether products of later plans use cuBLASLt's epilogues that give a second result: "
+        "'always', 'never', or 'measured', which keeps its choices in the file.");
+  m.def("product_epilogues", &facts_of_product_epilogues,
+        "The setting ('use'), the file, and by problem the microseconds with and without the "
+        "epilogue and whether it is used ('times').");
+}
+
 static void set_emulated_copies(const std::string& time) {
   ORTM_CHECK(time == "late" || time == "early", "[emulation] copies are late or early, but found ",
              time);
@@ -110,6 +145,7 @@ void init_build(py::module_& m) {
       "step waits for them, with poison in their place until then, or 'early', where they begin.");
   init_generated_code(m);
   init_graph_convolutions(m);
+  init_product_epilogues(m);
 }
 
 }  // namespace ortmodule::bindings

@@ -20,6 +20,7 @@ from ortmodule_py.base.fused_attention import attention_form
 from ortmodule_py.base.generated_code import enable_generated_code
 from ortmodule_py.base.graph_convolutions import choose_graph_convolutions
 from ortmodule_py.base.offload import why_not
+from ortmodule_py.base.product_epilogues import choose_product_epilogues
 from ortmodule_py.base.sharding import count_of_units, gathered_ids
 from ortmodule_py.base.torch_state import restored_on_failure
 from ortmodule_py.compile.assigned_data import drop_own_data, take_assigned_data, with_assigned_data
@@ -436,6 +437,7 @@ class Compiler:
             enable_generated_code(kernels, self.options.generated_code, self.logger)
         options.generated_code = self.options.generated_code != "0"
         choose_graph_convolutions(kernels, self.options.graph_convolutions, self.logger)
+        choose_product_epilogues(kernels, self.options.product_epilogues)
         options.trained_attention = attention_form(
             self.options.fused_attention,
             on_gpu=device.type == "cuda",

@@ -14,6 +14,7 @@ from ortmodule_py.base.fused_attention import fused_attention_setting
 from ortmodule_py.base.generated_code import generated_code_setting
 from ortmodule_py.base.graph_convolutions import graph_convolutions_setting
 from ortmodule_py.base.machine_rates import check_machine_rates
+from ortmodule_py.base.product_epilogues import product_epilogues_setting
 from ortmodule_py.options.memory import MemoryRequest
 
 CUDA_GRAPH = "ORTMODULE_CUDA_GRAPH"
@@ -86,6 +87,8 @@ class EngineOptions:
     """Whether pointwise groups on a GPU become code of their own."""
     graph_convolutions: str = "auto"
     """Whether convolutions of 16 bits on a GPU run by cuDNN's graph API."""
+    product_epilogues: str = "auto"
+    """Whether products on a GPU use cuBLASLt's epilogues that give a second result."""
     fused_attention: str = "auto"
     """Whether attention that is written as products and a softmax trains as one operator."""
 
@@ -107,6 +110,7 @@ class EngineOptions:
             cuda_graph=flag(CUDA_GRAPH),
             generated_code=generated_code_setting(),
             graph_convolutions=graph_convolutions_setting(),
+            product_epilogues=product_epilogues_setting(),
             fused_attention=fused_attention_setting(),
             convolution_search=choice(
                 "ORTMODULE_CONV_ALGO_SEARCH",

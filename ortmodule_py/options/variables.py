@@ -95,8 +95,8 @@ _ROWS = {
         "measure, estimate (measure)",
     ),
     "CACHE_DIR": _changed(
-        "where measured rates, results of checks and generated kernels are kept; no model is cached, as "
-        "capture takes seconds",
+        "where measured rates and choices, results of checks and generated kernels are kept; no model is "
+        "cached, as capture takes seconds",
         "directory (~/.cache/ortmodule_py)",
     ),
     "CUDA_GRAPH": _new(
@@ -112,6 +112,12 @@ _ROWS = {
         "convolutions of 16 bits on a GPU run by execution plans of cuDNN's graph API; auto: where "
         "`tools.gpu_check` has passed",
         "auto, 0, 1 (auto)",
+    ),
+    "PRODUCT_EPILOGUES": _new(
+        "products on a GPU sum a bias's gradient and apply Gelu's tanh form in cuBLASLt's epilogue; measure: where "
+        "that takes less time than a kernel of its own, chosen once for each problem; auto: as measure where "
+        "`tools.gpu_check` has passed, else 1",
+        "auto, 0, 1, measure (auto)",
     ),
     "FUSED_ATTENTION": _new(
         "attention that a model writes as products and a softmax trains as one operator, which keeps no "

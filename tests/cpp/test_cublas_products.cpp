@@ -3,7 +3,10 @@
 #include <atomic>
 #include <thread>
 
+#include "emulated_clock.h"
 #include "emulated_library.h"
+#include "kernels/product_epilogues.h"
+#include "temporary_folder.h"
 #include "test_kernels_harness.h"
 
 namespace ortmodule::testing {
@@ -134,9 +137,14 @@ TEST(CublasProducts, OfThreadsDoNotMix) {
 
 /// dW and the sum of dY's rows.
 struct WeightGradient {
-  Tensor dy = Tensor::random(DType::Float32, {8, 16}, 71);
-  Tensor x = Tensor::random(DType::Float32, {8, 24}, 72);
+  int64_t rows;
+  Tensor dy, x;
   Tensor dw = Tensor(DType::Float32, {16, 24}), db = Tensor(DType::Float32, {16});
+
+  explicit WeightGradient(int64_t rows)
+      : rows(rows),
+        dy(Tensor::random(DType::Float32, {rows, 16}, 71)),
+        x(Tensor::random(DType::Float32, {rows, 24}, 72)) {}
   std::vector<Tensor*> in() { return {&dy, &x}; }
   std::vector<Tensor*> out() { return {&dw, &db}; }
 
@@ -144,11 +152,11 @@ struct WeightGradient {
     std::vector<double> product, sums;
     for (int64_t i = 0; i < 16; ++i) {
       double sum = 0;
-      for (int64_t k = 0; k < 8; ++k) sum += dy.get(k * 16 + i);
+      for (int64_t k = 0; k < rows; ++k) sum += dy.get(k * 16 + i);
       sums.push_back(sum);
       for (int64_t j = 0; j < 24; ++j) {
         double dot = 0;
-        for (int64_t k = 0; k < 8; ++k) dot += dy.get(k * 16 + i) * x.get(k * 24 + j);
+        for (int64_t k = 0; k < rows; ++k) dot += dy.get(k * 16 + i) * x.get(k * 24 + j);
         product.push_back(dot);
       }
     }
@@ -158,7 +166,7 @@ struct WeightGradient {
 };
 
 TEST(CublasProducts, ThatAreRefusedAreMadeOfTheirParts) {
-  WeightGradient gradient;
+  WeightGradient gradient(8);
   const CublasStep step("WeightBiasGrad", {}, gradient.in(), gradient.out());
   step.run(gradient.in(), gradient.out());
   gradient.expect_right();
@@ -187,6 +195,138 @@ TEST(CublasProducts, ThatFailInTheirLaunchEndTheStep) {
   refuse({});
   step.run(product.in(), product.out());
   product.expect_right();
+}
+
+/// Launches take a millisecond without an epilogue that gives a second result, and `epilogue_ms`
+/// with one; counts both. Plans measure, and keep what they choose in `file`.
+class MeasuredEpilogues {
+ public:
+  MeasuredEpilogues(float epilogue_ms, const std::string& file) {
+    use_product_epilogues(EpilogueUse::Measured, file);
+    refuse([this, epilogue_ms](cublasLtEpilogue_t epilogue) {
+      const bool plain =
+          epilogue == CUBLASLT_EPILOGUE_DEFAULT || epilogue == CUBLASLT_EPILOGUE_BIAS;
+      ++(plain ? parts : epilogues);
+      cuda::emulation::pass_time(plain ? 1 : epilogue_ms);
+      return CUBLAS_STATUS_SUCCESS;
+    });
+  }
+  MeasuredEpilogues(const MeasuredEpilogues&) = delete;
+  MeasuredEpilogues& operator=(const MeasuredEpilogues&) = delete;
+  ~MeasuredEpilogues() {
+    use_product_epilogues(EpilogueUse::Always);
+    cuda::emulation::pretend_capture(false);
+    refuse({});
+  }
+
+  std::atomic<int> epilogues = 0, parts = 0;
+};
+
+void run_right(const CublasStep& step, WeightGradient& gradient, KernelContext context = {}) {
+  for (Tensor* t : gradient.out()) t->forget();
+  step.run(gradient.in(), gradient.out(), context);
+  gradient.expect_right();
+}
+
+TEST(ProductEpilogues, ThatTakeLongerAreLeftOut) {
+  const TemporaryFolder folder;
+  WeightGradient gradient(9);
+  const MeasuredEpilogues measured(3, folder / "choices");
+  const CublasStep step("WeightBiasGrad", {}, gradient.in(), gradient.out());
+  run_right(step, gradient);
+  const int timed = measured.epilogues, parts = measured.parts;
+  EXPECT_GT(timed, 3);
+  const std::vector<double> bits = gradient.db.values();
+  run_right(step, gradient);
+  EXPECT_EQ(gradient.db.values(), bits);
+  // Of a plan of its own, and of one with other flags.
+  const CublasStep equal("WeightBiasGrad", {}, gradient.in(), gradient.out());
+  run_right(equal, gradient);
+  EXPECT_EQ(measured.epilogues, timed);
+  EXPECT_EQ(measured.parts, parts + 2);
+  KernelContext context;
+  context.allow_tf32 = true;
+  run_right(equal, gradient, context);
+  EXPECT_EQ(measured.epilogues, 2 * timed);
+  const auto kept = epilogue_choices()->measured();
+  ASSERT_EQ(kept.size(), 2u);
+  for (const EpilogueChoices::Choice& choice : kept) {
+    EXPECT_FALSE(choice.epilogue);
+    EXPECT_FLOAT_EQ(choice.times.epilogue_us, 3000);
+    EXPECT_FLOAT_EQ(choice.times.parts_us, 1000);
+    EXPECT_EQ(choice.problem.find("emulated, cuBLASLt 1, f32 16x9x24 batch 1 "), 0u)
+        << choice.problem;
+  }
+}
+
+TEST(ProductEpilogues, ThatTakeLessStay) {
+  const TemporaryFolder folder;
+  WeightGradient gradient(10);
+  const MeasuredEpilogues measured(0.5F, folder / "choices");
+  const CublasStep step("WeightBiasGrad", {}, gradient.in(), gradient.out());
+  run_right(step, gradient);
+  const int timed = measured.epilogues, parts = measured.parts;
+  run_right(step, gradient);
+  EXPECT_EQ(measured.epilogues, timed + 1);
+  EXPECT_EQ(measured.parts, parts);
+}
+
+TEST(ProductEpilogues, AreNotTimedWhileAGraphIsCaptured) {
+  const TemporaryFolder folder;
+  WeightGradient gradient(11);
+  const MeasuredEpilogues measured(3, folder / "choices");
+  const CublasStep step("WeightBiasGrad", {}, gradient.in(), gradient.out());
+  cuda::emulation::pretend_capture(true);
+  run_right(step, gradient);
+  EXPECT_EQ(measured.epilogues, 1);
+  // What a graph has recorded has the bits of later steps.
+  cuda::emulation::pretend_capture(false);
+  const CublasStep equal("WeightBiasGrad", {}, gradient.in(), gradient.out());
+  run_right(equal, gradient);
+  EXPECT_EQ(measured.epilogues, 2);
+  EXPECT_EQ(measured.parts, 0);
+}
+
+TEST(ProductEpilogues, OfGeluHaveItsOperandToo) {
+  const TemporaryFolder folder;
+  Tensor x = Tensor::random(DType::BFloat16, {8, 24}, 91);
+  Tensor w = Tensor::random(DType::BFloat16, {24, 16}, 92);
+  Tensor bias = Tensor::random(DType::BFloat16, {16}, 93);
+  Tensor y(DType::BFloat16, {8, 16}), before(DType::BFloat16, {8, 16});
+  const MeasuredEpilogues measured(3, folder / "choices");
+  const CublasStep step("GemmFastGelu", {{"transB", 0}}, {&x, &w, &bias}, {&y, &before});
+  for (int i = 0; i < 2; ++i) {
+    y.forget(), before.forget();
+    step.run({&x, &w, &bias}, {&y, &before});
+    std::vector<double> sums, bent;
+    for (int64_t at = 0; at < 8 * 16; ++at) {
+      double sum = bias.get(at % 16);
+      for (int64_t k = 0; k < 24; ++k) sum += x.get(at / 16 * 24 + k) * w.get(k * 16 + at % 16);
+      sums.push_back(sum);
+      const double z = before.get(at);
+      bent.push_back(0.5 * z * (1 + std::tanh(0.7978845608028654 * (z + 0.044715 * z * z * z))));
+    }
+    expect_close(before, sums, 4, 1, "before");
+    expect_close(y, bent, 4, 1, "y");
+  }
+  EXPECT_EQ(epilogue_choices()->measured().size(), 1u);
+  const int timed = measured.epilogues;
+  step.run({&x, &w, &bias}, {&y, &before});
+  EXPECT_EQ(measured.epilogues, timed);
+}
+
+TEST(ProductEpilogues, CanBeTurnedOff) {
+  WeightGradient gradient(12);
+  const StepFacts facts = facts_of({node_of("WeightBiasGrad", {}, gradient.in(), gradient.out())},
+                                   gradient.in(), gradient.out());
+  const auto selected = [&] {
+    std::string why;
+    return select_kernel("WeightBiasGrad", Device::CUDA, facts, &why)->name;
+  };
+  EXPECT_EQ(selected(), "weight_bias_grad_cublaslt");
+  use_product_epilogues(EpilogueUse::Never);
+  EXPECT_EQ(selected(), "weight_bias_grad_parts");
+  use_product_epilogues(EpilogueUse::Always);
 }
 
 }  // namespace

@@ -69,6 +69,7 @@ struct cublasLtMatmulHeuristicResult_t {
   cublasStatus_t state;
 };
 
+size_t cublasLtGetVersion();
 const char* cublasLtGetStatusString(cublasStatus_t status);
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* desc, cublasComputeType_t compute,
                                         cudaDataType_t scale);

@@ -192,6 +192,8 @@ void refuse(Refusal refusal) {
 
 using namespace ortmodule::cublas::emulation;
 
+size_t cublasLtGetVersion() { return 1; }
+
 const char* cublasLtGetStatusString(cublasStatus_t status) {
   return status == CUBLAS_STATUS_EXECUTION_FAILED ? "CUBLAS_STATUS_EXECUTION_FAILED"
                                                   : "another status";

@@ -255,7 +255,7 @@ def test_a_dry_run_lists_parts_and_limits(capsys: pytest.CaptureFixture[str]) ->
     places = [said.index(f". {part.name} ") for part in PARTS]
     assert places == sorted(places)
     names = [part.name for part in PARTS]
-    first = ["smoke", "generated", "offload", "attention", "convolution plans"]
+    first = ["smoke", "generated", "offload", "attention", "convolution plans", "epilogues"]
     first += ["speed resnet50", "speed gpt2-medium", "speed bert-large", "kernels", "products"]
     assert names[: len(first)] == first
     assert names.index("ops 8/8") < names.index("budgets")
@@ -264,7 +264,7 @@ def test_a_dry_run_lists_parts_and_limits(capsys: pytest.CaptureFixture[str]) ->
     timed = {part.name.split()[0] for part in PARTS if part.timed}
     assert timed == {
         *("generated", "offload", "attention", "convolution", "speed", "kernels", "products"),
-        "optimizer",
+        *("epilogues", "optimizer"),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .attention import ATTENTION
 from .convolutions import CONVOLUTIONS
+from .epilogues import EPILOGUES
 from .generated import GENERATED
 from .graph_convolutions import GRAPH_CONVOLUTIONS
 from .kernels import KERNELS, PRODUCTS
@@ -24,6 +25,7 @@ PARTS: tuple[Part, ...] = (
     OFFLOAD,
     ATTENTION,
     GRAPH_CONVOLUTIONS,
+    EPILOGUES,
     *FIRST_SPEED,
     KERNELS,
     PRODUCTS,

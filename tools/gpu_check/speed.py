@@ -128,7 +128,7 @@ def _resnet50() -> tuple[nn.Module, dict[str, Tensor]]:
     return ResNet50(), _images(64)
 
 
-_MODELS: dict[str, Callable[[], tuple[nn.Module, dict[str, Tensor]]]] = {
+MODELS: dict[str, Callable[[], tuple[nn.Module, dict[str, Tensor]]]] = {
     "bert-large": _bert_large,
     "gpt2-medium": _gpt2_medium,
     "llama-1b": _llama_1b,
@@ -188,7 +188,7 @@ def _variant(model: str, variant: str, context: Context) -> Row:
     gc.collect()
     torch.cuda.empty_cache()
     with context.device:  # a billion parameters are drawn in no time there
-        module, batch = _MODELS[model]()
+        module, batch = MODELS[model]()
     module.train()
     trained = Trained(module, variant)
     row = _measured(partial(trained.step, batch))
@@ -241,5 +241,5 @@ def _part(model: str) -> Part:
 FIRST_SPEED = tuple(_part(model) for model in ("resnet50", "gpt2-medium", "bert-large"))
 """The first one was slower than its peers on an H200, and the second is the one that the README quotes."""
 OTHER_SPEED = tuple(
-    _part(model) for model in _MODELS if f"speed {model}" not in {part.name for part in FIRST_SPEED}
+    _part(model) for model in MODELS if f"speed {model}" not in {part.name for part in FIRST_SPEED}
 )

@@ -1,14 +1,13 @@
 // GemmFastGelu through cuBLASLt: bias, the tanh form of Gelu and the matrix before it, which
-// backward reads, in the epilogue of the product. Where the library names no algorithm, the parts
-// do it (kernels/cuda/gemm_fast_gelu.cpp).
+// backward reads, in the epilogue of the product. Where the library names no algorithm, or the
+// epilogue takes longer, the parts do it (kernels/cuda/gemm_fast_gelu.cpp).
 //
 // Left out: the epilogues for Gelu's gradient (DGELU, DGELU_BGRAD) on the product that makes dy.
 // GeluGrad shares its pointwise group with what stands beside it, a dropout's gradient and casts,
 // and the sum of its rows comes with the weight's gradient (WeightBiasGrad): what would be saved is
 // one write and one read of dy where nothing stands between, for one more op that is found in the
 // joint graph alone.
-#include "kernels/cublas/fallback.h"
-#include "kernels/cublas/product.h"
+#include "kernels/cublas/followed_product.h"
 
 namespace ortmodule::cublas {
 namespace {
@@ -22,15 +21,13 @@ bool has_bias(const StepFacts& facts) {
 
 void gemm_fast_gelu(const KernelArgs& args);
 
-struct Prepared {
-  Product product;
-  Fallback fallback;
-
+struct Prepared : FollowedProduct {
   explicit Prepared(const StepFacts& facts)
-      : product(Problem(
-            matmul_problem(facts), facts.outputs[0].dtype,
-            has_bias(facts) ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX)),
-        fallback(facts, gemm_fast_gelu) {}
+      : FollowedProduct(
+            facts,
+            Problem(matmul_problem(facts), facts.outputs[0].dtype,
+                    has_bias(facts) ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX),
+            gemm_fast_gelu) {}
 };
 
 void gemm_fast_gelu(const KernelArgs& args) {
@@ -40,10 +37,11 @@ void gemm_fast_gelu(const KernelArgs& args) {
                     .y = args.out[0].data,
                     .auxiliary = args.out[1].data};
   if (prepared.product.problem().reads_or_writes_vector()) operands.vector = args.in[2].data;
-  if (!prepared.product.run(1.0, 0.0, operands, args)) prepared.fallback.run(args);
+  prepared.run(operands, args);
 }
 
 Reason gemm_fast_gelu_unsupported(const StepFacts& facts) {
+  if (Reason reason = epilogue_unwanted()) return reason;
   if (Reason reason = product_unsupported(facts)) return reason;
   const Sizes& y = facts.outputs[0].layout.sizes;
   if (!y.empty() && y[1] % kRowMultiple != 0)

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/gpu_runtime.h"
+
 namespace ortmodule::cublas {
 namespace {
 
@@ -319,6 +321,19 @@ bool Product::run(double alpha, double beta, const Operands& operands,
   }
   check(status, "cublasLtMatmul");
   return true;
+}
+
+std::string problem_text(const Problem& problem, const KernelContext& context) {
+  const MatMulProblem& s = problem.shape;
+  const auto text_of = [](const BlasMatrix& m) {
+    return str(m.leading, m.flipped ? "t" : "n", m.batch_stride);
+  };
+  return str(gpu_name(context.device_index), ", cuBLASLt ", cublasLtGetVersion(), ", ",
+             name_of(problem.dtype), " ", s.rows, "x", s.inner, "x", s.columns, " batch ", s.batch,
+             " layouts ", text_of(s.a), " ", text_of(s.b), " ", text_of(s.y), " epilogue ",
+             static_cast<int>(problem.epilogue), " sums ",
+             static_cast<int>(compute_type(problem.dtype, context)),
+             allows_narrow_sums(problem.dtype, context) ? " narrow" : "");
 }
 
 Reason product_unsupported(const StepFacts& facts) {

@@ -8,6 +8,7 @@
 #include <cublasLt.h>
 
 #include <memory>
+#include <string>
 
 #include "kernels/library_workspace.h"
 #include "kernels/matmul_problem.h"
@@ -71,6 +72,10 @@ class Product {
   Problem problem_;
   std::unique_ptr<State> state_;
 };
+
+/// One line that names the problem, the way of its sums, the GPU and the library's version, for
+/// what is remembered of it.
+std::string problem_text(const Problem& problem, const KernelContext& context);
 
 /// Why the library takes no product of these operands; nothing while sizes are not known.
 Reason product_unsupported(const StepFacts& facts);

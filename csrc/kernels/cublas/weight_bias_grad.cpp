@@ -1,9 +1,8 @@
 // WeightBiasGrad through cuBLASLt: the product dy' x sums the rows of dy on the way, in an order of
 // the library's that belongs to its algorithm, so that it is the same in every run. Where the
-// library names none, the parts do it (kernels/cuda/weight_bias_grad.cpp). Where products of
-// float32 may round to TF32, the sum may as well.
-#include "kernels/cublas/fallback.h"
-#include "kernels/cublas/product.h"
+// library names none, or it takes longer, the parts do it (kernels/cuda/weight_bias_grad.cpp).
+// Where products of float32 may round to TF32, the sum may as well.
+#include "kernels/cublas/followed_product.h"
 #include "kernels/step_part.h"
 
 namespace ortmodule::cublas {
@@ -26,15 +25,14 @@ cublasLtEpilogue_t epilogue_of(const StepFacts& facts) {
 
 void weight_bias_grad(const KernelArgs& args);
 
-struct Prepared {
-  Product product;
-  Fallback fallback;
+struct Prepared : FollowedProduct {
   bool swapped;
 
   explicit Prepared(const StepFacts& facts)
-      : product(Problem(matmul_problem(product_facts(facts)), facts.outputs[0].dtype,
-                        epilogue_of(facts))),
-        fallback(facts, weight_bias_grad),
+      : FollowedProduct(facts,
+                        Problem(matmul_problem(product_facts(facts)), facts.outputs[0].dtype,
+                                epilogue_of(facts)),
+                        weight_bias_grad),
         swapped(transposed(facts)) {}
 };
 
@@ -44,10 +42,11 @@ void weight_bias_grad(const KernelArgs& args) {
                           .b = args.in[prepared.swapped ? 0 : 1].data,
                           .y = args.out[0].data,
                           .vector = args.out[1].data};
-  if (!prepared.product.run(1.0, 0.0, operands, args)) prepared.fallback.run(args);
+  prepared.run(operands, args);
 }
 
 Reason weight_bias_grad_unsupported(const StepFacts& facts) {
+  if (Reason reason = epilogue_unwanted()) return reason;
   if (Reason reason = product_unsupported(facts)) return reason;
   if (facts.inputs[0].layout.sizes.empty()) return {};
   return second_result_unsupported(matmul_problem(product_facts(facts)), facts.outputs[0].dtype);
