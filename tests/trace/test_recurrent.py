@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ortmodule_py import ORTModule, last_run_report
+from ortmodule_py import _C, ORTModule, last_run_report
 
 
 class Recurrent(nn.Module):
@@ -255,3 +255,41 @@ def test_under_autocast(kind: type[nn.RNNBase]) -> None:
         assert mine.dtype == theirs.dtype
         torch.testing.assert_close(mine, theirs, rtol=0.05, atol=0.02)
     assert last_run_report(model)["compiled"]
+
+
+class Frozen(nn.Module):
+    """A layer that is not trained, from a state that is."""
+
+    def __init__(self, kind: type[nn.RNNBase], **options: int) -> None:
+        super().__init__()
+        self.rnn = kind(4, 6, **options).requires_grad_(False)
+        self.state = nn.Parameter(torch.randn(1, 2, options.get("proj_size", 6)))
+        self.cell = nn.Parameter(torch.randn(1, 2, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        states = (self.state, self.cell) if isinstance(self.rnn, nn.LSTM) else self.state
+        return self.rnn(x, states)[0].sin().sum()
+
+
+@pytest.mark.parametrize("emulated", ["0", "1"])
+@pytest.mark.parametrize(
+    ("kind", "options"), [(nn.LSTM, {}), (nn.LSTM, {"proj_size": 3}), (nn.GRU, {}), (nn.RNN, {})]
+)
+def test_states_of_frozen_layers(
+    kind: type[nn.RNNBase], options: dict[str, int], emulated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody reads the gradients of the gates, which have no memory then."""
+    if emulated == "1" and not _C.build_info()["cuda_emulation"]:
+        pytest.skip("this build has no CUDA kernels for the host")
+    monkeypatch.setenv("ORTMODULE_CUDA_EMULATION", emulated)
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    module = Frozen(kind, **options)
+    exact = copy.deepcopy(module)
+    model = ORTModule(module)
+    x = torch.randn(5, 2, 4)
+    model(x).backward()
+    exact(x).backward()
+    assert last_run_report(model)["compiled"]
+    for mine, theirs in zip(module.parameters(), exact.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-4, atol=1e-5)

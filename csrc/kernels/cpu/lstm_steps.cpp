@@ -189,7 +189,7 @@ class Backward {
             go_back(step, row, dgates, carry);
           },
           [&](int64_t step, int64_t row) {
-            std::fill_n(dpre_.at(step, row), s_.gates, stored<T>(C(0)));
+            if (dpre_) std::fill_n(dpre_.at(step, row), s_.gates, stored<T>(C(0)));
             if (dprojected_) std::fill_n(dprojected_.at(step, row), s_.state, stored<T>(C(0)));
           });
       for (int64_t row = first; row < last; ++row) {
@@ -253,7 +253,7 @@ class Backward {
       dz[3 * n + j] = d * cell[j] * (out[j] * (C(1) - out[j]));
       dc[j] = of_cell * forget[j];
     }
-    round_row(dz, 4 * n, dpre_.at(step, row));
+    if (dpre_) round_row(dz, 4 * n, dpre_.at(step, row));
   }
 
   void give(const TensorView& to, int64_t row, int64_t width, const C* rows) const {

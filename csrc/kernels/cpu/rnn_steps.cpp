@@ -76,9 +76,11 @@ void run_grad_of(const KernelArgs& args) {
             dz[j] = relu ? (h > C(0) ? d : C(0)) : d * (C(1) - h * h);
             carry[j] = C(0);
           }
-          round_row(dz, n, dpre.at(step, row));
+          if (dpre) round_row(dz, n, dpre.at(step, row));
         },
-        [&](int64_t step, int64_t row) { std::fill_n(dpre.at(step, row), n, stored<T>(C(0))); });
+        [&](int64_t step, int64_t row) {
+          if (dpre) std::fill_n(dpre.at(step, row), n, stored<T>(C(0)));
+        });
     for (int64_t row = first; row < last && args.out[1].data; ++row)
       round_row(at.carry + row * n, n, args.out[1].as<T>() + row * n);
   });

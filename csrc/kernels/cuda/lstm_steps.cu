@@ -313,7 +313,7 @@ struct LstmStepBack {
     C* const dz = dgates + row * s.gates + j;
     if (!s.valid(step, row)) {
       for (int g = 0; g < 4; ++g) dz[g * n] = C(0);
-      if (s.starts) return;
+      if (s.starts || !dpre) return;
       for (int g = 0; g < 4; ++g) dpre.at(step, row)[g * n + j] = stored<T>(C(0));
       return;
     }
@@ -334,6 +334,7 @@ struct LstmStepBack {
     dz[2 * n] = of_cell * in * (C(1) - candidate * candidate);
     dz[3 * n] = d * cell * (out * (C(1) - out));
     dcell[at] = of_cell * forget;
+    if (!dpre) return;
     for (int g = 0; g < 4; ++g) dpre.at(step, row)[g * n + j] = stored<T>(dz[g * n]);
   }
 };

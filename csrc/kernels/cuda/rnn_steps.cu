@@ -92,7 +92,7 @@ struct RnnStepBack {
     const int64_t at = row * s.hidden + j;
     if (!s.valid(step, row)) {
       dgates[at] = C(0);
-      if (!s.starts) dpre.at(step, row)[j] = stored<T>(C(0));
+      if (dpre && !s.starts) dpre.at(step, row)[j] = stored<T>(C(0));
       return;
     }
     const C h = computed(y.at(step, row)[j]);
@@ -100,7 +100,7 @@ struct RnnStepBack {
     const C dz = relu ? (h > C(0) ? d : C(0)) : d * (C(1) - h * h);
     dgates[at] = dz;
     carry[at] = C(0);
-    dpre.at(step, row)[j] = stored<T>(dz);
+    if (dpre) dpre.at(step, row)[j] = stored<T>(dz);
   }
 };
 
