@@ -1,7 +1,7 @@
 // y = (x - mean) / sqrt(var + epsilon) * scale + bias per channel (dimension 1). BatchNormInternal
 // uses batch statistics and updates the running ones, BatchNormalization uses given statistics.
 // Ioffe & Szegedy 2015, arXiv:1502.03167
-// BatchNormRelu, BatchNormAddRelu and BatchNormReluGrad are made by fuse_batch_norm_relu, after the
+// BatchNormRelu, BatchNormAddRelu and their gradients are made by fuse_batch_norm_relu, after the
 // gradient.
 
 #include <algorithm>
@@ -67,6 +67,16 @@ void infer_grad(InferContext& c) {
   c.set(0, x.dtype, x.dims);
   c.set(1, dtype, channel_dims(c, x));
   c.set(2, dtype, channel_dims(c, x));
+}
+
+void infer_add_relu_grad(InferContext& c) {
+  const Value& x = c.input(3);
+  for (size_t i : {0, 1, 2})
+    if (!may_equal(c.input(i).dims, x.dims) || c.input(i).dtype != x.dtype)
+      c.fail(str("dy, more and y must be as x, but found ", name_of(c.input(i).dtype),
+                 dims_text(c.input(i).dims), " and ", name_of(x.dtype), dims_text(x.dims)));
+  for (size_t i : {0, 1}) c.set(i, x.dtype, x.dims);
+  for (size_t i : {2, 3}) c.set(i, c.input(5).dtype, channel_dims(c, x));
 }
 
 /// What broadcasts a value per channel to x, and the axes that share statistics.
@@ -406,6 +416,16 @@ REGISTER_OP(BatchNormReluGrad,
              .outputs = {"dx", "dscale", "dbias"},
              .kind = OpKind::Norm,
              .infer = infer_grad});
+
+// Of BatchNormAddRelu, whose y has two readers' gradients: dz = ReluGrad(dy + more, y) is that of
+// the addend, and the norm's, of which the others are. The sign of y is not computed again, as that
+// would need the addend.
+REGISTER_OP(BatchNormAddReluGrad,
+            {.domain = "com.microsoft",
+             .inputs = {"dy", "more", "y", "x", "scale?", "saved_mean", "saved_inv_std"},
+             .outputs = {"dz", "dx", "dscale", "dbias"},
+             .kind = OpKind::Norm,
+             .infer = infer_add_relu_grad});
 
 RowAxes norm_rows(const RowQuery& query) { return rows_beside(query, 1); }
 REGISTER_ROW_AXES(norm_rows, "BatchNormalization");

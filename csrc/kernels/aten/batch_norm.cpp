@@ -8,6 +8,8 @@
 #include <ATen/ops/sub.h>
 #include <ATen/ops/threshold_backward.h>
 
+#include <array>
+
 #include "kernels/aten/aten_views.h"
 #include "kernels/aten/library_probe.h"
 
@@ -81,6 +83,23 @@ void batch_norm_relu_grad(const KernelArgs& args) {
   give_gradients(args, dz, 4);
 }
 
+void batch_norm_add_relu_grad(const KernelArgs& args) {
+  const at::Tensor sum = at::add(as_tensor(args.in[0]), as_tensor(args.in[1]));
+  at::Tensor dz = at::threshold_backward(sum, as_tensor(args.in[2]), 0);
+  const std::vector<bool>& used = args.facts.node().output_used;
+  auto [dx, dscale, dbias] = at::native_batch_norm_backward(
+      dz, as_tensor(args.in[3]), optional_operand(args, 4), std::nullopt, std::nullopt,
+      as_tensor(args.in[5]), as_tensor(args.in[6]), /*train=*/true, /*eps=*/0.0,
+      {used[1], used[2], used[3]});
+  const std::array<at::Tensor*, 4> results{&dz, &dx, &dscale, &dbias};
+  for (size_t i = 0; i < results.size(); ++i)
+    if (used[i]) args.results[i] = give(*results[i], args.out[i]);
+}
+
+std::vector<Sizes> summed_strides(const StepFacts& facts) {
+  return std::vector<Sizes>(2, strides_like(facts.outputs[0].layout.sizes, facts.inputs[3].layout));
+}
+
 template <void (*kRun)(const KernelArgs&)>
 KernelDef forward(std::string_view op, std::string_view name) {
   return {.op = op,
@@ -110,6 +129,15 @@ REGISTER_ATEN_KERNEL(forward<batch_norm_add_relu>("BatchNormAddRelu", "batch_nor
 REGISTER_ATEN_KERNEL(backward<batch_norm_grad>("BatchNormInternalGrad", "batch_norm_grad_aten"));
 REGISTER_ATEN_KERNEL(backward<batch_norm_relu_grad>("BatchNormReluGrad",
                                                     "batch_norm_relu_grad_aten"));
+REGISTER_ATEN_KERNEL({.op = "BatchNormAddReluGrad",
+                      .name = "batch_norm_add_relu_grad_aten",
+                      .dtypes = kAllFloats,
+                      .run = batch_norm_add_relu_grad,
+                      .library_bytes = probed_bytes<batch_norm_add_relu_grad, true>,
+                      .output_strides = summed_strides,
+                      .input_rules = {LayoutRule::MemoryFormat, LayoutRule::MemoryFormat,
+                                      LayoutRule::MemoryFormat, LayoutRule::MemoryFormat},
+                      .allocates_outputs = true});
 
 }  // namespace
 }  // namespace ortmodule

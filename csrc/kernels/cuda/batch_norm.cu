@@ -1,16 +1,20 @@
 // BatchNormInternal and BatchNormInternalGrad over row-major and channels-last tensors, alone and
 // with a Relu behind them; formulas as in cpu/batch_norm.cpp. The Relu changes no bit: each result
-// of the norm is rounded before it, and backward computes it again by the same operations.
+// of the norm is rounded before it, and backward computes it again by the same operations. At the
+// end of a residual block backward reads it (y) and adds two gradients: what it then passes on (dz)
+// is written by the sums and read by the elements.
 // Method: blocks add up parts of a channel (channel_sums.cuh), one kernel finishes the sums of all
 // parts in their order and in double, and writes a few coefficients per channel, with which the
 // last kernel goes over the elements. Many channels of few elements take one launch instead
-// (whole_channels.cuh). Bytes moved: x twice, addend and y once; dy and x twice and dx once.
+// (whole_channels.cuh). Bytes moved: x twice, addend and y once; dy and x twice and dx once; at the
+// end of a residual block dy, more and y once, dz and x twice and dx once.
 #include <algorithm>
 #include <cmath>
 
 #include "kernels/cuda/channel_sums.cuh"
 #include "kernels/cuda/whole_channels.cuh"
 #include "kernels/pointwise_activation.h"
+#include "kernels/pointwise_gradient.h"
 
 namespace ortmodule::cuda {
 namespace {
@@ -184,6 +188,63 @@ struct Differentiate {
   }
 };
 
+/// Differentiate of dz, which lies where dx will be if its own place is that of x.
+template <class T>
+struct DifferentiateAndMove {
+  using C = ComputeOf<T>;
+  static constexpr int kUsed = 4;
+  const T *dz, *x;
+  T *dx, *moved;  // moved: where dz goes; null if it is there
+
+  __device__ __forceinline__ explicit operator bool() const { return true; }
+
+  template <int kCount>
+  __device__ __forceinline__ void operator()(int64_t at, const C (&c)[kUsed][kCount]) const {
+    C g[kCount] = {};
+    if (moved) load_computed<T, kCount>(g, dz + at);
+    Differentiate<T, false>{dz, x, dx}.template operator()<kCount>(at, c);
+    if (moved) store_computed<T, kCount>(moved + at, g);
+  }
+};
+
+/// What is added up of the gradient at the end of a residual block, which is written besides.
+template <class T, class S>
+struct SummedGradientsOf {
+  using C = ComputeOf<T>;
+  using Center = C;
+  const T *dy, *more, *y, *x;
+  T* dz;
+  const S* mean;
+
+  /// Dy, and dy times the difference from the mean, as GradientSumsOf does.
+  template <int kCount, int kChannels>
+  struct Sums {
+    C sum[kChannels] = {}, product[kChannels] = {};
+
+    __device__ __forceinline__ void add(const SummedGradientsOf& of, int64_t at,
+                                        const Center (&mean)[kChannels]) {
+      C g[kCount], more[kCount], y[kCount], v[kCount];
+      load_computed<T, kCount>(g, of.dy + at);
+      load_computed<T, kCount>(more, of.more + at);
+      load_computed<T, kCount>(y, of.y + at);
+      load_computed<T, kCount>(v, of.x + at);
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) {
+        const int c = kChannels == 1 ? 0 : k;
+        g[k] = formulas::ReluGrad()(widened(narrowed(g[k] + more[k], T{})), y[k]);
+        sum[c] += g[k];
+        product[c] += g[k] * (v[k] - mean[c]);
+      }
+      store_computed<T, kCount>(of.dz + at, g);
+    }
+    __device__ __forceinline__ Moments<C> result(int c) const { return {0, sum[c], product[c]}; }
+  };
+  using Combine = typename GradientSumsOf<T, S, false>::Combine;
+  __device__ __forceinline__ Center center(int64_t channel) const {
+    return number_or<S, C>(mean, channel, 0);
+  }
+};
+
 template <class Map, int kCount>
 __global__ __launch_bounds__(kChannelThreads) void map_rows_of_channels_cuda(
     Map map, const typename Map::C* coefficients, int64_t rows, int64_t channels, int64_t length,
@@ -241,6 +302,8 @@ void launch_map(const KernelArgs& args, const Map& map, const ChannelShape& s,
 // --- steps ---------------------------------------------------------------------------------------
 /// Operand of BatchNormAddRelu.
 constexpr size_t kAddend = 5;
+/// Operands of its gradient.
+enum Summed : size_t { kDy, kMore, kY, kX, kScale, kMean };
 /// Operand of the gradients: the mean, in front of the reciprocal deviation.
 constexpr size_t mean_operand(bool relu) { return relu ? 4 : 3; }
 
@@ -298,6 +361,21 @@ void normalize(const KernelArgs& args, const ChannelShape& s) {
   launch_map<Normalize<T, kBehind>, kCount>(args, map, s, w.coefficients);
 }
 
+/// The gradients from the sums of channels: those per channel, and what `map` writes.
+template <class T, class S, int kCount, class Sums, class Map>
+void finish_and_map(const KernelArgs& args, const ChannelShape& s, const Sums& sums,
+                    const FinishGradients<S, ComputeOf<T>>& finish, const Map& map) {
+  using C = ComputeOf<T>;
+  if (fits_whole(s, sizeof(T))) return launch_whole<Map, kCount>(args, sums, finish, map, s);
+  const Workspace<C> w(args.workspace, s);
+  const ChannelParts parts(s, kVectorCount<T>);
+  launch_sums<Sums, kCount>(args, sums, s, parts, w.partials);
+  ORTM_LAUNCH((finish_gradients_cuda<S, C>), grid_of(blocks_for(s.channels, kFinishedChannels)),
+              finishing_block(), finishing_bytes(2), args.context, finish, w.partials, parts.count,
+              s.channels, w.coefficients);
+  if (map.dx) launch_map<Map, kCount>(args, map, s, w.coefficients);
+}
+
 template <class T, class S, int kCount, bool kRelu>
 void differentiate(const KernelArgs& args, const ChannelShape& s) {
   using C = ComputeOf<T>;
@@ -314,15 +392,28 @@ void differentiate(const KernelArgs& args, const ChannelShape& s) {
   const Sums sums{dy, x, p.known_mean, p.known_inv, p.scale, p.bias};
   const FinishGradients<S, C> finish{p, static_cast<double>(s.count())};
   const Differentiate<T, kRelu> map{dy, x, data_or_null<T>(args.out, 0)};
-  if (fits_whole(s, sizeof(T)))
-    return launch_whole<Differentiate<T, kRelu>, kCount>(args, sums, finish, map, s);
-  const Workspace<C> w(args.workspace, s);
-  const ChannelParts parts(s, kVectorCount<T>);
-  launch_sums<Sums, kCount>(args, sums, s, parts, w.partials);
-  ORTM_LAUNCH((finish_gradients_cuda<S, C>), grid_of(blocks_for(s.channels, kFinishedChannels)),
-              finishing_block(), finishing_bytes(2), args.context, finish, w.partials, parts.count,
-              s.channels, w.coefficients);
-  if (map.dx) launch_map<Differentiate<T, kRelu>, kCount>(args, map, s, w.coefficients);
+  finish_and_map<T, S, kCount>(args, s, sums, finish, map);
+}
+
+template <class T, class S, int kCount>
+void differentiate_summed(const KernelArgs& args, const ChannelShape& s) {
+  using C = ComputeOf<T>;
+  const T* const x = args.in[kX].as<T>();
+  T *const dz = args.out[0].as<T>(), *const dx = args.out[1].as<T>();
+  // Of an x that dies dz may take the place, which is read again behind the sums.
+  const bool apart = dz == x;
+  PerChannel<S> p;
+  p.scale = data_or_null<S>(args.in, kScale);
+  p.known_mean = args.in[kMean].as<S>();
+  p.known_inv = args.in[kMean + 1].as<S>();
+  p.dscale = args.out[2].as<S>();
+  p.dbias = args.out[3].as<S>();
+  const SummedGradientsOf<T, S> sums{args.in[kDy].as<T>(), args.in[kMore].as<T>(),
+                                     args.in[kY].as<T>(),  x,
+                                     apart ? dx : dz,      p.known_mean};
+  const FinishGradients<S, C> finish{p, static_cast<double>(s.count())};
+  finish_and_map<T, S, kCount>(
+      args, s, sums, finish, DifferentiateAndMove<T>{apart ? dx : dz, x, dx, apart ? dz : nullptr});
 }
 
 /// body.template operator()<T, S>(): the types of x and of what is there per channel.
@@ -356,6 +447,17 @@ void run_batch_norm_grad(const KernelArgs& args) {
       differentiate<T, S, kVectorCount<T>, kRelu>(args, s);
     else
       differentiate<T, S, 1, kRelu>(args, s);
+  });
+}
+
+void run_batch_norm_add_relu_grad(const KernelArgs& args) {
+  const ChannelShape s(args.facts.inputs[kX].layout);
+  dispatch_types(args.in[kX].dtype, args.in[kMean].dtype, [&]<class T, class S> {
+    if (in_vectors<T>(s, args.in[kDy].as<T>(), args.in[kMore].as<T>(), args.in[kY].as<T>(),
+                      args.in[kX].as<T>(), args.out[0].as<T>(), args.out[1].as<T>()))
+      differentiate_summed<T, S, kVectorCount<T>>(args, s);
+    else
+      differentiate_summed<T, S, 1>(args, s);
   });
 }
 
@@ -394,6 +496,14 @@ Reason unsupported_backward(const StepFacts& facts) {
     if (facts.node().output_used[i] && facts.outputs[i].dtype != dtype)
       return "gradients of scale and bias have another type than the statistics";
   return unsupported(facts, 1, dtype, facts.inputs.size());
+}
+
+Reason unsupported_summed(const StepFacts& facts) {
+  if (facts.inputs[kX].layout.sizes.empty()) return {};  // sizes are not known yet
+  for (size_t i : {kMore, kY})
+    if (ChannelShape(facts.inputs[i].layout).rows != ChannelShape(facts.inputs[kX].layout).rows)
+      return "the gradients, y and x lie in different orders";
+  return unsupported(facts, kX, facts.inputs[kMean].dtype, facts.inputs.size());
 }
 
 template <size_t kTensor>
@@ -446,6 +556,21 @@ const KernelRegistrar kNormAddRelu(forward<Behind::AddRelu>("BatchNormAddRelu",
                                                             "batch_norm_add_relu_cuda"));
 const KernelRegistrar kGrad(backward<false>("BatchNormInternalGrad", "batch_norm_grad_cuda"));
 const KernelRegistrar kReluGrad(backward<true>("BatchNormReluGrad", "batch_norm_relu_grad_cuda"));
+
+REGISTER_KERNEL({.op = "BatchNormAddReluGrad",
+                 .name = "batch_norm_add_relu_grad_cuda",
+                 .device = Device::CUDA,
+                 .dtypes = kAllFloats,
+                 .run = run_batch_norm_add_relu_grad,
+                 .unsupported = unsupported_summed,
+                 .workspace_bytes = workspace_bytes<kX>,
+                 .output_strides =
+                     [](const StepFacts& facts) {
+                       return std::vector<Sizes>(2, facts.inputs[kX].layout.strides);
+                     },
+                 .input_rules = {LayoutRule::MemoryFormat, LayoutRule::MemoryFormat,
+                                 LayoutRule::MemoryFormat, LayoutRule::MemoryFormat},
+                 .inplace = true});
 
 }  // namespace
 }  // namespace ortmodule::cuda
