@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 from torch.utils import _pytree as pytree
 
-from ortmodule_py import ORTModule, last_run_report
+from ortmodule_py import _C, ORTModule, last_run_report
 from ortmodule_py.trace.decompositions import recurrent_layers
 
 STEPS, BATCH, WIDTH = 9, 4, 6
@@ -310,8 +310,14 @@ def test_pieces_left_to_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not last_run_report(model)["compiled"]
 
 
-def test_a_packed_sequence_that_contradicts_itself() -> None:
+@pytest.mark.parametrize("emulated", ["0", "1"])
+def test_a_packed_sequence_that_contradicts_itself(
+    emulated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Batch sizes are data: the kernels check them. torch packs sequences longer than the batch so."""
+    if emulated == "1" and not _C.build_info()["cuda_emulation"]:
+        pytest.skip("this build has no CUDA kernels for the host")
+    monkeypatch.setenv("ORTMODULE_CUDA_EMULATION", emulated)
     module = Model(nn.GRU, lambda model, packed: model.rnn(packed)[0].data)
     model = ORTModule(module)
     x, lengths = batch()
@@ -324,3 +330,9 @@ def test_a_packed_sequence_that_contradicts_itself() -> None:
             module(wrong)
         with pytest.raises(RuntimeError, match=r"\[PackedSequence\]"):
             model(wrong)
+    x, lengths = batch()[0], torch.tensor([STEPS, 3, 2, 1])
+    packed = pack_padded_sequence(x, lengths)
+    swapped = packed.batch_sizes.clone()
+    swapped[1:3] = packed.batch_sizes[1:3].flip(0)
+    with pytest.raises(RuntimeError, match=r"descending order, but found 3 at step 2"):
+        model(PackedSequence(packed.data, swapped))
