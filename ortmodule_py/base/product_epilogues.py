@@ -8,6 +8,8 @@ measured when it first runs and kept in a file, as they round differently. A GPU
 
 from __future__ import annotations
 
+import logging
+
 import torch
 
 from ortmodule_py import _C
@@ -31,14 +33,20 @@ def product_epilogues_setting() -> str:
     )
 
 
-def choose_product_epilogues(kernels: str, setting: str) -> None:
+def choose_product_epilogues(kernels: str, setting: str, logger: logging.Logger) -> None:
     """Has the plans that this process makes from now on use them if `kernels` ("cpu" or "cuda") can: always
-    ("1"), never ("0"), or where they take less time ("measure", and "auto" after a check on this GPU)."""
+    ("1"), never ("0"), or where they take less time ("measure", and "auto" after a check on this GPU). Logs when
+    the last begins."""
     if kernels != "cuda":
         return
     if setting == "auto":
         setting = "measure" if is_checked(FEATURE) else "1"
     use = {"0": "never", "1": "always", "measure": "measured"}[setting]
+    if use == "measured" != _C.product_epilogues()["use"]:
+        logger.info(
+            "ortmodule_py: cuBLASLt's epilogues are timed once for each problem (%s=1: always used)",
+            VARIABLE,
+        )
     _C.use_product_epilogues(use, choices_file() if use == "measured" else "")
 
 

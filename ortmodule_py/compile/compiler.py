@@ -437,7 +437,7 @@ class Compiler:
             enable_generated_code(kernels, self.options.generated_code, self.logger)
         options.generated_code = self.options.generated_code != "0"
         choose_graph_convolutions(kernels, self.options.graph_convolutions, self.logger)
-        choose_product_epilogues(kernels, self.options.product_epilogues)
+        choose_product_epilogues(kernels, self.options.product_epilogues, self.logger)
         options.trained_attention = attention_form(
             self.options.fused_attention,
             on_gpu=device.type == "cuda",

@@ -53,7 +53,7 @@ def device_count(emulate: bool) -> int:
         graphs = import_module("ortmodule_py.base.graph_convolutions")
         graphs.choose_graph_convolutions("cuda", graphs.graph_convolutions_setting(), log)
         epilogues = import_module("ortmodule_py.base.product_epilogues")
-        epilogues.choose_product_epilogues("cuda", epilogues.product_epilogues_setting())
+        epilogues.choose_product_epilogues("cuda", epilogues.product_epilogues_setting(), log)
     return count
 
 

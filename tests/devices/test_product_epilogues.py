@@ -3,6 +3,7 @@ The C++ tests run both forms (tests/cpp/test_cublas_products.cpp)."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,18 +22,22 @@ def as_at_first() -> Iterator[None]:
     _C.use_product_epilogues("always")
 
 
-def test_the_setting(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_setting(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
     monkeypatch.setenv("ORTMODULE_CACHE_DIR", str(tmp_path))
-    choose = product_epilogues.choose_product_epilogues
+    caplog.set_level(logging.INFO)
+    choose, log = product_epilogues.choose_product_epilogues, logging.getLogger("test")
     uses = []
     for checked in (False, True):
         monkeypatch.setattr(product_epilogues, "is_checked", lambda _, checked=checked: checked)
         for setting in ("auto", "0", "1", "measure"):
-            choose("cuda", setting)
-            choose("cpu", "0")
+            choose("cuda", setting, log)
+            choose("cpu", "0", log)
             uses.append(_C.product_epilogues()["use"])
     fixed = ["never", "always", "measured"]
     assert uses == ["always", *fixed, "measured", *fixed]
+    assert caplog.text.count("are timed once for each problem") == 2  # with auto it goes on
     facts = _C.product_epilogues()
     assert facts["times"] == {}
     assert Path(facts["file"]).parent == tmp_path and not Path(facts["file"]).exists()
