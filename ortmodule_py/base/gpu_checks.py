@@ -27,6 +27,7 @@ def is_checked(feature: str) -> bool:
     return torch.cuda.is_available() and _kept().get(feature) is True
 
 
+@functools.cache
 def build_hash() -> str:
     """Of the extension module, which holds the CUDA kernels."""
     return hashlib.sha256(Path(_C.__file__).read_bytes()).hexdigest()[:16]
