@@ -153,21 +153,18 @@ class HostMemory::Blocks : public IdleKeeper, public std::enable_shared_from_thi
     Mapping mapping = {};
   };
 
-  // Descriptions of mapped blocks, of which those of weights stay.
-  static PageRegion& descriptions() {
-    static auto& region = *new PageRegion;
-    return region;
-  }
+  // Of a mapped block; its memory is the owner's.
   struct Forget {
     void operator()(Block* block) const {
+      const std::shared_ptr<Blocks> owner = std::move(block->owner);
       block->~Block();
-      descriptions().deallocate(block, sizeof(Block), alignof(Block));
+      owner->descriptions_.deallocate(block, sizeof(Block), alignof(Block));
     }
   };
   using Described = std::unique_ptr<Block, Forget>;
-  static Described described(Block block) {
-    void* memory = descriptions().allocate(sizeof(Block), alignof(Block));
-    return Described(new (memory) Block(std::move(block)));
+  Described described(int64_t bytes) {
+    void* memory = descriptions_.allocate(sizeof(Block), alignof(Block));
+    return Described(new (memory) Block{shared_from_this(), bytes});
   }
 
   // The block's description is in front of its data.
@@ -197,7 +194,7 @@ class HostMemory::Blocks : public IdleKeeper, public std::enable_shared_from_thi
 
   Buffer allocate_mapped(int64_t bytes, bool any_larger) {
     const int64_t wanted = in_pages(bytes);
-    Described block = described({shared_from_this(), bytes});
+    Described block = described(bytes);
     std::vector<Mapping> gone;
     {
       const std::lock_guard lock(mutex_);
@@ -301,6 +298,7 @@ class HostMemory::Blocks : public IdleKeeper, public std::enable_shared_from_thi
     return number;
   }
 
+  PageRegion descriptions_;  // of mapped blocks, of which those of weights stay
   mutable std::mutex mutex_;
   const Pages pages_;
   bool keeps_;
