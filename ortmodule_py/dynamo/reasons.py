@@ -20,6 +20,9 @@ _READS = "a number is read from a tensor, as by `item()` or `tolist()`"
 _BY_VALUES = "a size or a condition depends on the values of a tensor"
 _WITHOUT_VALUES = "`{name}` cannot run without the values of tensors"
 
+_DRAWN = "numbers are drawn by `{name}`"
+_DRAWN_CONDITION = "a condition depends on a number that `random` draws"
+
 _RAISES = "`{name}` raises an error while it is captured: {error}"
 
 # Dynamo's kind of a reason, by its longest known beginning -> ours. `{name}` is the call that Dynamo names.
@@ -33,7 +36,9 @@ _KINDS = {
     "Unsupported Tensor.item() call": _READS,
     "Unsupported Tensor.tolist() call": _READS,
     "Tensor.tolist() with non-integer tensor": _READS,
-    "attempted to trace torch._numpy.random": "numbers are drawn by `numpy.random`",
+    "attempted to trace torch._numpy.random": _DRAWN.format(name="numpy.random"),
+    "attempted to trace numpy function unsupported": "`{name}` of numpy has no form in torch",
+    "list_richcompare_nonconst": "lists are compared whose elements depend on the values of a tensor",
     "Missing tp_iternext": "an iterator that was made in Python, outside of what is captured, is read",
     "Data dependent operator": "`{name}` returns a number that depends on the values of a tensor",
     "Dynamic shape operator": "the shape of the result of `{name}` depends on the values of a tensor",
@@ -67,9 +72,11 @@ _KINDS = {
 _NAMES = (
     re.compile(r"unsupported operator: (\S+)"),
     re.compile(r"FX node with fake tensors: call_\w+ (.+?)\(\*\("),
+    re.compile(r"Can't find numpy numpy function (<.+?>|\S+) in"),
     re.compile(r"Explanation:.*?`([^`]+)`", re.DOTALL),
     re.compile(r"example_value type: \w+; op: call_\w+; target: (.+)"),
 )
+_INPUTS = re.compile(r"graph input \((\w+)\)")
 _SPELLINGS = {
     "aten.nonzero": "x[mask]` or `nonzero",
     "aten._unique2": "torch.unique",
@@ -87,9 +94,15 @@ def reason_in_words(message: str) -> str:
         (beginning for beginning in _KINDS if kind.startswith(beginning)), key=len, default=""
     )
     text = _KINDS.get(known, kind)
+    if known == "Data-dependent branching" and _is_drawn(message):
+        return _DRAWN_CONDITION
     if "{name}" not in text:
         return text
     name = _named(message)
+    if name.startswith(("RandomState.", "Generator.")):  # of numpy
+        return _DRAWN.format(name="numpy.random")
+    if name.startswith("Random."):  # methods of the generator behind the functions of `random`
+        return _DRAWN.format(name=name.replace("Random", "random", 1))
     if name == "aten._local_scalar_dense":
         return _READS
     unknown = _NO_FAKE in message
@@ -99,6 +112,12 @@ def reason_in_words(message: str) -> str:
         error = first_line(raised[2].replace("\\n", "\n"))
         text = _RAISES.replace("{error}", error.replace("{", "{{").replace("}", "}}"))
     return text.format(name=_spelled(name)) + hint if name else kind
+
+
+def _is_drawn(message: str) -> bool:
+    """Whether a condition depends on numbers of `random` alone."""
+    inputs = _INPUTS.findall(message)
+    return bool(inputs) and all("random_value" in name for name in inputs)
 
 
 def _named(message: str) -> str:

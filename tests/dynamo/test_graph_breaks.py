@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import random
 import sys
 import types
 import warnings
@@ -19,6 +20,47 @@ from torch import Tensor, nn
 from ortmodule_py import ORTModule, last_run_report
 from ortmodule_py.dynamo.patches.table import running_torch
 from tests.semantics import QUIET, Calls, as_in_eager, assert_compiled, assert_whole, original
+
+
+def _layer_drop(self: Any, x: Tensor) -> Tensor:
+    y = self.fc(x)
+    for _ in range(2):
+        if random.random() < 0.5:
+            continue
+        y = self.fc(y)
+    return y
+
+
+DRAWS: dict[str, tuple[Callable[[Any, Tensor], Tensor], str]] = {
+    "condition": (
+        lambda self, x: self.fc(x) if random.random() < 0.5 else self.fc(x.sin()),
+        "a condition depends on a number that `random` draws",
+    ),
+    "condition in a loop": (_layer_drop, "a condition depends on a number that `random` draws"),
+    "size": (
+        lambda self, x: self.fc(x)[random.randrange(x.size(0)) :],
+        "numbers are drawn by `random.randrange`",
+    ),
+    "numpy": (
+        lambda self, x: self.fc(x) * np.random.beta(2.0, 3.0),
+        "numbers are drawn by `numpy.random`",
+    ),
+}
+
+
+@pytest.mark.skipif(running_torch() < (2, 13), reason="for the reasons of torch 2.13 on")
+@pytest.mark.parametrize("name", DRAWS)
+def test_the_reason_names_who_draws(name: str) -> None:
+    forward, reason = DRAWS[name]
+
+    def step(model: Any) -> list[Any]:
+        np.random.seed(3)
+        results = [model(torch.randn(2 + i % 2, 5, 4)) for i in range(4)]
+        sum(y.square().sum() for y in results).backward()
+        return [*results, random.random(), float(np.random.rand())]
+
+    report = as_in_eager(Calls(forward), step)
+    assert reason in {str(text).partition(" (")[0] for text in report["graph_breaks"]}
 
 
 def _broken_twice(self: Any, x: Tensor, ids: Tensor) -> Tensor:

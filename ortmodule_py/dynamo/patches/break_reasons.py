@@ -1,8 +1,9 @@
 """Keeps why a graph breaks within `try` and other places behind which Dynamo cannot go on.
 
 Dynamo then captures once more, up to the last line before that place, and gives that graph a reason of its own,
-"step_unsupported". Nor has it a graph for a break in front of which there is nothing to capture, as a `print` in the
-first line: such a break is noted here, as this attempt may not be the last one.
+"step_unsupported". Conditions have "generic_jump", whatever they depend on. Nor has it a graph for a break in front
+of which there is nothing to capture, as a `print` in the first line: such a break is noted here, as this attempt may
+not be the last one.
 """
 
 from __future__ import annotations
@@ -42,9 +43,11 @@ def _probe(trial: Trial) -> bool:
 )
 def _log(log: Callable[..., Any], self: Any, code_options: Any, reason: Any, exc: Any) -> Any:
     # The next attempt has the same speculations.
+    stack = getattr(exc, "real_stack", None) or [self.frame_summary()]
+    why = GraphCompileReason(str(exc), stack)
     if self.current_speculation is not None:
-        stack = getattr(exc, "real_stack", None) or [self.frame_summary()]
-        self.current_speculation.reason = GraphCompileReason(str(exc), stack)
+        self.current_speculation.reason = why
+    vars(self.output)["_ortmodule_latest"] = why
     return log(self, code_options, reason, exc)
 
 
@@ -60,6 +63,8 @@ def _compile(
 ) -> Any:
     if reason.reason == "step_unsupported" and tx.current_speculation.reason is not None:
         reason = tx.current_speculation.reason
+    elif reason.reason.startswith("generic_jump"):  # which says nothing of the condition
+        reason = vars(self).get("_ortmodule_latest", reason)
     log: Any = capturing_compiler().log  # type: ignore[union-attr]
     reported = len(log.graph_breaks)
     compiled = compile_graph(self, tx, reason, stack_pops)
