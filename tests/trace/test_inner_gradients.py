@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from ortmodule_py import ORTModule
 from ortmodule_py.base.errors import CannotLower
 from ortmodule_py.trace import interpreter
 from tests.semantics import Calls, as_in_eager, assert_whole
@@ -273,3 +275,45 @@ TRANSFORMED: dict[str, Callable[[Any, Tensor], Tensor]] = {
 def test_a_transform(transform: str) -> None:
     module = Calls(TRANSFORMED[transform], out=nn.Linear(4, 1))
     assert_whole(_trained(module, _x(3, 4)))
+
+
+PUSHED: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "layer_norm": lambda self, z: functional.layer_norm(z, (4,), self.fc.bias.exp(), self.fc.bias),
+    "group_norm": lambda self, z: functional.group_norm(z, 2, self.fc.bias.exp(), self.fc.bias),
+    "instance_norm": lambda self, z: functional.instance_norm(
+        z[None], weight=self.fc.bias[:3].exp(), bias=self.fc.bias[:3]
+    )[0],
+    "batch_norm": lambda self, z: functional.batch_norm(
+        z, self.fc.bias.detach(), self.fc.bias.detach().exp(), self.fc.bias.exp(), self.fc.bias
+    ),
+}
+
+
+def _pushed(self: Any, x: Tensor, norm: Callable[[Any, Tensor], Tensor]) -> Any:
+    """The values and tangents that MeanFlow needs."""
+    return torch.func.jvp(lambda z: norm(self, self.fc(z)), (x,), (x.cos(),))
+
+
+@pytest.mark.parametrize("name", PUSHED)
+def test_tangents_of_norms_with_weights(name: str) -> None:
+    def forward(self: Any, x: Tensor) -> Any:
+        values, tangents = _pushed(self, x, PUSHED[name])
+        return values, tangents.detach() * values
+
+    assert_whole(_trained(Calls(forward), _x(3, 4)))
+
+
+def test_gradients_of_tangents_of_a_norm() -> None:
+    """Torch's formula holds the statistics fixed there, so this compares with a norm that is spelled out."""
+
+    def standardized(self: Any, z: Tensor) -> Tensor:
+        centered = z - z.mean(-1, keepdim=True)
+        return centered * torch.rsqrt(centered.square().mean(-1, keepdim=True) + 1e-5)
+
+    def gradients(model: Any) -> Any:
+        return torch.autograd.grad(model(_x(3, 4))[1].sin().sum(), model.fc.weight)
+
+    spelled = Calls(lambda self, x: _pushed(self, x, standardized)).double()
+    whole = copy.deepcopy(spelled)
+    whole.function = lambda self, x: _pushed(self, x, lambda _, z: functional.layer_norm(z, (4,)))
+    torch.testing.assert_close(gradients(ORTModule(whole)), gradients(spelled))
