@@ -71,6 +71,8 @@ class CallWriter:
             source, index = node.args
             absent = self.missing is not None and source not in self.ids
             ids = [self.id_of(node)] if absent else [self.ids[source][index]]
+            if ids == [-1] and node.users:
+                ids = [self._not_computed(node, origin)]
         elif node.target is _MAKES_SCALAR and changes(node.args[0]):
             scalar = self._changing_scalar(node, origin, tag)
             ids = self._call(node, origin, tag, gradient) if scalar is None else [scalar]
@@ -79,6 +81,14 @@ class CallWriter:
         if ids is not None:
             self.ids[node] = ids
         return ids
+
+    def _not_computed(self, node: fx.Node, origin: tuple[str, str]) -> int:
+        """The id of a result that the op does not compute, such as statistics that a norm is given: it is empty."""
+        value = node.meta.get("val")
+        if not isinstance(value, Tensor) or tuple(value.shape) != (0,):
+            source, index = node.args
+            raise CannotLower(f"result {index} of {source.target}, which the engine lacks", origin)
+        return int(self.sink.constant(torch.zeros(0, dtype=value.dtype, device=self.device)))
 
     def _are_windows(self, node: fx.Node) -> bool:
         """Whether this is `as_strided` of a row-major tensor that is all of its storage, and has an op."""
