@@ -114,6 +114,9 @@ BENT: dict[str, Callable[[Tensor], Tensor]] = {
     "mish": functional.mish,
     "silu": functional.silu,
     "gelu by tanh": lambda h: functional.gelu(h, approximate="tanh"),
+    "huber at its bound": lambda h: functional.huber_loss(
+        h - h.detach() + 1, torch.zeros_like(h), reduction="none"
+    ),
 }
 
 

@@ -189,6 +189,15 @@ def _elu_backward(
     return gradient * torch.where(x <= 0, curve * input_scale, scale)
 
 
+def _huber_loss_backward(
+    gradient: Tensor, x: Tensor, target: Tensor, reduction: int, delta: float
+) -> Tensor:
+    """Its derivative is 0 at the bound, too, as torch has it."""
+    difference = x - target
+    slope = torch.where(difference.abs() < delta, difference, delta * difference.sign())
+    return gradient * (slope / x.numel() if reduction == 1 else slope)
+
+
 _FORMULAS = (
     aten._prelu_kernel_backward.default,
     aten.binary_cross_entropy_backward.default,
@@ -198,7 +207,6 @@ _FORMULAS = (
     aten.hardsigmoid_backward.default,
     aten.hardswish_backward.default,
     aten.hardtanh_backward.default,
-    aten.huber_loss_backward.default,
     aten.leaky_relu_backward.default,
     aten.logit_backward.default,
     aten.mish_backward.default,
@@ -219,6 +227,7 @@ def formulas() -> dict[Any, Callable[..., Any]]:
     """Decompositions of gradient operators into the operators of their formula, which have rules."""
     return {op: decomposition_table[op] for op in _FORMULAS} | {
         aten.elu_backward.default: _elu_backward,
+        aten.huber_loss_backward.default: _huber_loss_backward,
         aten.log_sigmoid_backward.default: _log_sigmoid_backward,
         aten.sgn.default: _sgn,
         aten.softplus_backward.default: _softplus_backward,
