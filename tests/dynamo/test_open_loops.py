@@ -130,16 +130,16 @@ def _layers(self: Any, x: Tensor) -> Tensor:
 
 
 FORWARDS: dict[Callable[[Any, Tensor], Tensor], int] = {
-    _carried: 8,
-    _read_in_return: 9,
-    _read_later: 11,
-    _tuples: 7,
-    _joined: 8,
-    _under_no_grad: 9,
-    _comprehension: 9,
-    _comprehension_in_a_call: 9,
-    _two_loops: 14,
-    _given_number: 8,
+    _carried: 6,
+    _read_in_return: 7,
+    _read_later: 8,
+    _tuples: 5,
+    _joined: 6,
+    _under_no_grad: 6,
+    _comprehension: 7,
+    _comprehension_in_a_call: 7,
+    _two_loops: 11,
+    _given_number: 6,
 }
 """With the captures that it takes for any number of lengths."""
 
