@@ -204,10 +204,19 @@ struct GradientSumsOf {
   }
 };
 
+/// Sums of a gradient that is computed and written on the way.
+template <class Of>
+concept WritesGradient = requires(Of of) {
+  of.dz;
+};
+
 /// Blocks that a multiprocessor shall hold; 0 leaves it to the compiler, which for single elements
-/// of float64 spills registers to make room for more than four.
+/// of float64 spills registers to make room for more than four, and where four tensors are read for
+/// more than three.
 template <class Of, int kCount>
-inline constexpr int kRowsBlocks = sizeof(typename Of::C) == 8 && kCount == 1 ? 4 : 0;
+inline constexpr int kRowsBlocks = WritesGradient<Of>&& kCount > 1              ? 3
+                                   : sizeof(typename Of::C) == 8 && kCount == 1 ? 4
+                                                                                : 0;
 
 /// partials[part][2][channel] of rows of channels: blocks of lanes by rows.
 template <class Of, int kCount>
