@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._export.utils import _collect_all_valid_cia_ops
 from torch.nn import functional as F
 
-from ortmodule_py import ORTModule, last_run_report
+from ortmodule_py import _C, ORTModule, last_run_report
+from ortmodule_py.trace.patched_kernels import preserved_composites
 from tests.semantics import Calls, as_in_eager, assert_compiled
 
 
@@ -169,3 +171,16 @@ def test_the_gradient_of_a_weight_norm_of_channels_last_convolutions() -> None:
 
     conv = nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 8, 3, padding=1))
     assert_compiled(as_in_eager(Calls(forward, conv=conv), step))
+
+
+def test_the_composites_that_stay_whole_are_those_of_torch() -> None:
+    """That are known to the engine; torch lists them by making an object of each."""
+    known = _C.GraphBuilder().has_rule
+    expected = [
+        op
+        for op in sorted(_collect_all_valid_cia_ops(), key=str)
+        if op is not torch.ops.aten.type_as.default
+        and (op is torch.ops.aten.scaled_dot_product_attention.default or known(str(op)))
+    ]
+    assert len(expected) > 20
+    assert preserved_composites(known) == expected
