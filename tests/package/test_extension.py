@@ -151,6 +151,8 @@ def test_any_import_order_works(order: tuple[str, ...]) -> None:
 def test_wide_instructions_stay_within_their_kernels() -> None:
     """Code that runs before the processor is asked, static initialisers too, is baseline code."""
     command = ["objdump", "-d", "-C", "--no-show-raw-insn", "-w", str(CORE)]
+    # Some names are too long for objdump, which leaves them as they are.
+    within = re.compile(r"\bavx(2|512|512_vnni)::|ortmodule(4avx2|6avx512|11avx512_vnni)|\[clone ")
     function, wrong = "", set()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as dump:
         assert dump.stdout is not None
@@ -158,8 +160,6 @@ def test_wide_instructions_stay_within_their_kernels() -> None:
             if line.endswith(">:\n"):
                 function = line.split("<", 1)[1][:-3]
             # A local clone is called from its own object file only.
-            elif re.search(r"\t(v[a-z0-9]+ |.*%[yz]mm)", line) and not re.search(
-                r"\bavx(2|512|512_vnni)::|\[clone ", function
-            ):
+            elif re.search(r"\t(v[a-z0-9]+ |.*%[yz]mm)", line) and not within.search(function):
                 wrong.add(function)
     assert not wrong
