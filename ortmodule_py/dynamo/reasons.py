@@ -125,7 +125,8 @@ def _named(message: str) -> str:
     found = next(filter(None, (pattern.search(message) for pattern in _NAMES)), None)
     if found is None:
         return ""
-    return _OBJECT.sub(r"\1", found[1]).removesuffix(".default").removesuffix(".")
+    name = _OBJECT.sub(r"\1", found[1]).removeprefix("<unknown module>.")
+    return name.removesuffix(".default").removesuffix(".")
 
 
 def _spelled(name: str) -> str:

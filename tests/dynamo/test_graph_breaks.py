@@ -31,12 +31,17 @@ def _layer_drop(self: Any, x: Tensor) -> Tensor:
     return y
 
 
+_CONDITION = (
+    "a condition depends on a number that `random` draws"
+    if running_torch() >= (2, 13)
+    else "numbers are drawn by `random.random`"  # Dynamo does not follow it
+)
 DRAWS: dict[str, tuple[Callable[[Any, Tensor], Tensor], str]] = {
     "condition": (
         lambda self, x: self.fc(x) if random.random() < 0.5 else self.fc(x.sin()),
-        "a condition depends on a number that `random` draws",
+        _CONDITION,
     ),
-    "condition in a loop": (_layer_drop, "a condition depends on a number that `random` draws"),
+    "condition in a loop": (_layer_drop, _CONDITION),
     "size": (
         lambda self, x: self.fc(x)[random.randrange(x.size(0)) :],
         "numbers are drawn by `random.randrange`",
@@ -48,7 +53,6 @@ DRAWS: dict[str, tuple[Callable[[Any, Tensor], Tensor], str]] = {
 }
 
 
-@pytest.mark.skipif(running_torch() < (2, 13), reason="for the reasons of torch 2.13 on")
 @pytest.mark.parametrize("name", DRAWS)
 def test_the_reason_names_who_draws(name: str) -> None:
     forward, reason = DRAWS[name]
