@@ -13,6 +13,7 @@ from torch import nn
 
 from ortmodule_py import _C, ORTModule
 from ortmodule_py.base import product_epilogues
+from tests.devices.emulated import emulated
 from tools.gpu_check.epilogues import times_table
 
 
@@ -59,9 +60,7 @@ def test_choices_of_a_file_are_read_at_once(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.skipif(
-    not _C.build_info()["cuda_emulation"], reason="this build has no CUDA kernels for the host"
-)
+@emulated
 def test_a_module_follows_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORTMODULE_CUDA_EMULATION", "1")
     for setting, use in (("0", "never"), ("measure", "measured"), ("auto", "always")):

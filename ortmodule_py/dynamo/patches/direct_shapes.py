@@ -111,13 +111,13 @@ def _batch_norm(operator: Any) -> _Implementation:
     return implementation
 
 
-def _normalized(x: Tensor, running: list[Tensor | None], training: bool) -> tuple[Any, ...]:
+def _normalized(x: Tensor, running: list[Tensor | None], training: bool) -> tuple[Tensor, ...]:
     """Fake results and new running statistics, with the dtypes of torch's formula."""
     computed_in = get_computation_dtype(x.dtype)
     on_cpu = x.device.type == "cpu"
     channels = x.shape[1] if training or not on_cpu else 0
     saved = [x.new_empty((channels,), dtype=x.dtype if on_cpu else computed_in) for _ in range(2)]
-    updated = [value is not None and _updated(value, training, computed_in) for value in running]
+    updated = [_updated(value, training, computed_in) for value in running if value is not None]
     return torch.empty_like(x), *saved, *updated
 
 
@@ -129,22 +129,19 @@ def _updated(value: Tensor, training: bool, computed_in: torch.dtype) -> Tensor:
 def _is_plain(given: Mapping[str, Any], running: list[Tensor | None], training: bool) -> bool:
     """Whether no check of the formula can fail, nor put a guard on a size."""
     x: Tensor = given["input"]
-    if not x.is_floating_point() or x.dim() < 2:
+    if not x.is_floating_point() or x.dim() < 2 or not isinstance(x.shape[1], int):
         return False
     if not training and any(value is None for value in running):
         return False
     parameters = [given.get("weight"), given.get("bias"), *running]
     return all(
-        value.dim() == 1 and value.device == x.device and _same(value.shape[0], x.shape[1])
+        value.dim() == 1
+        and value.device == x.device
+        and isinstance(value.shape[0], int)
+        and value.shape[0] == x.shape[1]
         for value in parameters
         if value is not None
     )
-
-
-def _same(first: int | torch.SymInt, second: int | torch.SymInt) -> bool:
-    if isinstance(first, torch.SymInt) and isinstance(second, torch.SymInt):
-        return bool(first.node.expr == second.node.expr)
-    return isinstance(first, int) and isinstance(second, int) and first == second
 
 
 _DIRECT = {
