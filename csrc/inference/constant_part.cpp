@@ -174,7 +174,6 @@ std::vector<ConstantPart> take_constant_parts(ExportedPiece& piece, bool packs) 
     }
   }
   if (!parts.empty()) erase_unread(graph);
-  piece.arguments.shrink_to_fit();  // they stay as long as the session
   return parts;
 }
 

@@ -18,6 +18,7 @@
 #include "ir/text.h"
 #include "ops/known_value.h"
 #include "optimizer/pipeline.h"
+#include "optimizer/rewrite.h"
 #include "plan/plan_bytes.h"
 #include "runtime/idle_clock.h"
 #include "runtime/idle_pages.h"
@@ -152,6 +153,7 @@ bool Segment::Imports::tick() {
     outcome->session->pack();
   }
   model->pack();
+  forget_compiled_rules();
   note_freed_heap(kPlanBytes);
   return false;
 }
@@ -345,6 +347,11 @@ std::shared_ptr<Segment::Outcome> Segment::import(const Call& call, bool to_save
   SessionOptions options = session_options(device, to_save);
   // What can be packed once is; more would be packed in every run.
   options.optimizer.disabled.merge(packing_passes());
+  // A call names the tensors by the graph's inputs; there is an argument for each weight, too.
+  std::erase_if(imported.piece.arguments, [](const BoundInput& argument) {
+    return argument.kind == BoundInput::Kind::Tensor;
+  });
+  imported.piece.arguments.shrink_to_fit();
   outcome->session = std::make_unique<Session>(std::move(imported.piece), options);
   host_.model->forget_pages();
   note_freed_heap(kImportBytes);
@@ -550,28 +557,30 @@ void Segment::plan(Bound& bound, bool to_show) {
   for (const ContentSymbol& content : outcome.contents)
     symbols.push_back(saturated(integer_element(tensors[content.input].data, content.element,
                                                 tensors[content.input].dtype)));
-  check_once(*bound.outcome, {arguments, symbols});
+  const bool is_first = check_once(*bound.outcome, {arguments, symbols});
   if (to_show)
     bound.shown = outcome.session->plan_to_show({arguments, symbols});
   else
     bound.entry = outcome.session->plan_for({arguments, symbols});
+  if (is_first) note_freed_heap(kPlanBytes);
 }
 
-void Segment::check_once(Outcome& outcome, const CallShapes& call) {
+// Returns whether these sizes were not known yet.
+bool Segment::check_once(Outcome& outcome, const CallShapes& call) {
   const SymbolValues values = outcome.session->symbols().bind_all(call);
   std::vector<int64_t> numbers;
   for (const auto& entry : values.entries()) numbers.push_back(entry.second);
   {
     const std::lock_guard lock(imports_->mutex);
-    if (outcome.checked.count(numbers)) return;
+    if (outcome.checked.count(numbers)) return false;
   }
   outcome.size_checks.check(*outcome.session->lowered()->graph, values);
-  note_freed_heap(kPlanBytes);
   imports_->watch();
   constexpr size_t kMostKnown = 4096;
   const std::lock_guard lock(imports_->mutex);
   if (outcome.checked.size() >= kMostKnown) outcome.checked.clear();
   outcome.checked.insert(std::move(numbers));
+  return true;
 }
 
 }  // namespace ortmodule

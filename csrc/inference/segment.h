@@ -133,7 +133,7 @@ class Segment {
   void add_constants(Outcome& outcome, const ImportedModel& imported,
                      const std::vector<ConstantPart>& parts);
   static void add_constant(Outcome& outcome, Graph& graph, const HostTensor& constant);
-  void check_once(Outcome& outcome, const CallShapes& call);
+  bool check_once(Outcome& outcome, const CallShapes& call);
 
   SegmentHost& host_;
   const Check check_;

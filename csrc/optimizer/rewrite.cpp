@@ -156,6 +156,17 @@ bool apply_once(Graph& graph, const CompiledRule& rule, PassContext& context) {
   return changed;
 }
 
+// Never destroyed: rule sets of other files unregister while the process ends.
+struct RuleSets {
+  std::mutex mutex;
+  std::set<const RuleSet*> all;
+};
+
+RuleSets& rule_sets() {
+  static auto& sets = *new RuleSets;
+  return sets;
+}
+
 std::map<std::string_view, Fusion>& fusions() {
   static std::map<std::string_view, Fusion> registry;
   return registry;
@@ -163,29 +174,47 @@ std::map<std::string_view, Fusion>& fusions() {
 
 }  // namespace
 
-RuleSet::RuleSet(std::initializer_list<RewriteRule> rules) : rules_(rules) {}
-RuleSet::~RuleSet() = default;
+RuleSet::RuleSet(std::initializer_list<RewriteRule> rules) : rules_(rules) {
+  const std::lock_guard lock(rule_sets().mutex);
+  rule_sets().all.insert(this);
+}
 
-const std::vector<CompiledRule>& RuleSet::compiled() const {
-  std::call_once(once_, [&] {
-    for (const RewriteRule& rule : rules_) compiled_.push_back(compile(rule));
-  });
+RuleSet::~RuleSet() {
+  const std::lock_guard lock(rule_sets().mutex);
+  rule_sets().all.erase(this);
+}
+
+std::shared_ptr<const std::vector<CompiledRule>> RuleSet::compiled() const {
+  const std::lock_guard lock(mutex_);
+  if (!compiled_) {
+    std::vector<CompiledRule> compiled;
+    for (const RewriteRule& rule : rules_) compiled.push_back(compile(rule));
+    compiled_ = std::make_shared<const std::vector<CompiledRule>>(std::move(compiled));
+  }
   return compiled_;
 }
 
+void forget_compiled_rules() {
+  const std::lock_guard lock(rule_sets().mutex);
+  for (const RuleSet* set : rule_sets().all) {
+    const std::lock_guard held(set->mutex_);
+    set->compiled_.reset();
+  }
+}
+
 bool apply_rules(Graph& graph, const RuleSet& rules, PassContext& context) {
-  const std::vector<CompiledRule>& compiled = rules.compiled();
+  const std::shared_ptr<const std::vector<CompiledRule>> compiled = rules.compiled();
   // Far more walks than any chain of rewrites needs; only rules that undo each other reach it.
   constexpr int kMostWalks = 100;
   bool changed = false;
   for (int walk = 0; walk < kMostWalks; ++walk) {
     bool again = false;
-    for (const CompiledRule& rule : compiled) again = apply_once(graph, rule, context) || again;
+    for (const CompiledRule& rule : *compiled) again = apply_once(graph, rule, context) || again;
     if (!again) return changed;
     changed = true;
   }
   throw InternalError(str("internal error, please report it: the rules around ",
-                          compiled[0].rule->name, " do not terminate"));
+                          compiled->front().rule->name, " do not terminate"));
 }
 
 std::vector<const Fusion*> all_fusions() {

@@ -71,7 +71,7 @@ struct RewriteRule {
   void (*derive)(Match&) = nullptr;
 };
 
-/// Rules that are applied together. Their texts are read once, when they are first applied.
+/// Rules that are applied together. Their texts are read when they are first applied. Thread-safe.
 class RuleSet {
  public:
   RuleSet(std::initializer_list<RewriteRule> rules);
@@ -79,14 +79,19 @@ class RuleSet {
   RuleSet(const RuleSet&) = delete;
   RuleSet& operator=(const RuleSet&) = delete;
 
-  /// May be called by several threads.
-  const std::vector<CompiledRule>& compiled() const;
+  std::shared_ptr<const std::vector<CompiledRule>> compiled() const;
 
  private:
+  friend void forget_compiled_rules();
+
   std::vector<RewriteRule> rules_;
-  mutable std::once_flag once_;
-  mutable std::vector<CompiledRule> compiled_;
+  mutable std::mutex mutex_;
+  mutable std::shared_ptr<const std::vector<CompiledRule>> compiled_;
 };
+
+/// Frees what was read of the texts of all rules, until they are applied again: thousands of small
+/// blocks, made while the heap is full of a model, each of which may keep a page resident.
+void forget_compiled_rules();
 
 /// Applies the rules in order, each over the whole graph, until none matches. Returns whether the
 /// graph changed. The report gets a reason for every node where all of a pattern matched but the

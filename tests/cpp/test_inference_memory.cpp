@@ -1,13 +1,17 @@
 // What sessions say about the memory of runs, compared with the runs.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
 #include "inference/inference_session.h"
+#include "optimizer/pattern.h"
 #include "test_inference_models.h"
 
 namespace ortmodule::testing {
@@ -49,6 +53,21 @@ TEST(InferenceMemory, OfARunInPartsIsWhatItTakes) {
   EXPECT_EQ(std::memcmp(y[0].tensors[0].memory.data(), expected[0].tensors[0].memory.data(),
                         x.size() * sizeof(float)),
             0);
+}
+
+TEST(InferenceMemory, AnIdleSessionForgetsWhatWasReadOfRules) {
+  const RuleSet rules = {{.name = "rule",
+                          .pattern = "(x) => (y) { y = Exp (x) }",
+                          .replacement = "(x) => (y) { y = Log (x) }"}};
+  std::weak_ptr<const std::vector<CompiledRule>> compiled = rules.compiled();
+  EXPECT_FALSE(compiled.expired());
+  InferenceSession session = limited_session(0);
+  const std::vector<float> x(kWidth, 1.0f);
+  session.run({view(x, {1, kWidth})});
+  for (int i = 0; i < 500 && !compiled.expired(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(compiled.expired());
+  EXPECT_EQ(rules.compiled()->size(), 1u) << "they are read again";
 }
 
 // The rows in reverse order, which no kernel can read where they are.
