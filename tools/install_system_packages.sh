@@ -15,8 +15,9 @@ has_header() { echo "#include <$1>" | g++ -x c++ -E - >/dev/null 2>&1; }
 if command -v g++ >/dev/null; then
   has_header google/protobuf/message_lite.h || missing+=(libprotobuf-dev)
   has_header gtest/gtest.h || missing+=(libgtest-dev)
+  has_header zlib.h || missing+=(zlib1g-dev)
 else
-  missing+=(libprotobuf-dev libgtest-dev)
+  missing+=(libprotobuf-dev libgtest-dev zlib1g-dev)
 fi
 [ ${#missing[@]} -eq 0 ] && exit 0
 

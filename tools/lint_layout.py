@@ -67,6 +67,7 @@ FOREIGN: list[tuple[str, re.Pattern[str], tuple[str, ...]]] = [
         re.compile(r"^google/protobuf/|\.pb\.h$"),
         ("csrc/onnx/onnx_file.cpp", "csrc/onnx/onnx_wire.cpp"),
     ),
+    ("zlib", re.compile(r"^zlib\.h$"), ("csrc/base/packed_bytes.cpp",)),
     (
         "CUDA",
         re.compile(r"^(cuda|cublas|cudnn|cub/|thrust/|cooperative_groups)"),

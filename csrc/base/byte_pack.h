@@ -6,12 +6,16 @@
 #include <cstdint>
 #include <cstring>
 #include <deque>
+#include <functional>
+#include <memory_resource>
 #include <string>
 #include <string_view>
 #include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "base/page_region.h"
 
 namespace ortmodule {
 
@@ -39,28 +43,36 @@ class ByteWriter {
   }
   /// Equal texts are written once, and then their place among the texts. Names of neighbours begin
   /// alike, so a new text is 0, how much of the last new one it begins with, and the rest.
-  void text(const std::string& content) {
-    const auto [known, is_new] = texts_.try_emplace(content, texts_.size() + 1);
-    if (!is_new) return number(known->second);
+  void text(std::string_view content) {
+    if (const auto known = texts_.find(content); known != texts_.end())
+      return number(known->second);
+    const auto added = texts_.emplace(content, texts_.size() + 1).first;
     const size_t most = std::min(last_.size(), content.size());
     const auto end = std::mismatch(content.begin(), content.begin() + most, last_.begin()).first;
     const auto shared = static_cast<size_t>(end - content.begin());
     number(0);
     number(shared);
     number(content.size() - shared);
-    bytes_.append(content, shared);
-    last_ = known->first;
+    bytes_.append(content.substr(shared));
+    last_ = added->first;
   }
 
-  /// What was written, in no more memory than it needs.
-  std::string take() {
-    bytes_.shrink_to_fit();
-    return std::move(bytes_);
-  }
+  /// What was written, as long as this exists.
+  std::string_view bytes() const { return bytes_; }
+  /// For what is needed while this exists.
+  std::pmr::memory_resource& memory() { return memory_; }
 
  private:
-  std::string bytes_;
-  std::unordered_map<std::string, uint64_t> texts_;
+  struct TextHash {
+    using is_transparent = void;
+    size_t operator()(std::string_view text) const { return std::hash<std::string_view>()(text); }
+  };
+
+  // Not from the heap of the thread that packs, of which the C library would keep the end.
+  PageRegion pages_;
+  std::pmr::monotonic_buffer_resource memory_{&pages_};
+  std::pmr::string bytes_{&pages_};
+  std::pmr::unordered_map<std::pmr::string, uint64_t, TextHash, std::equal_to<>> texts_{&memory_};
   std::string_view last_;  // a key of texts_
 };
 

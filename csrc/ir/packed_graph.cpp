@@ -40,7 +40,7 @@ class GraphPacker : private ByteWriter {
     }
   }
 
-  using ByteWriter::take;
+  using ByteWriter::bytes;
 
  private:
   // Twice a number, or twice the place of an expression and 1.
@@ -119,7 +119,7 @@ class GraphPacker : private ByteWriter {
   std::vector<DimExpr>& expressions_;
   std::vector<std::shared_ptr<const Graph>>& bodies_;
   std::unordered_map<std::string, uint64_t> places_of_expressions_;
-  std::unordered_map<const Value*, uint64_t> places_;
+  std::pmr::unordered_map<const Value*, uint64_t> places_{&memory()};
 };
 
 /// Reads what GraphPacker wrote.
@@ -230,17 +230,18 @@ class GraphUnpacker : private ByteReader {
 PackedGraph::PackedGraph(const Graph& graph) {
   GraphPacker packer(expressions_, bodies_);
   packer.add(graph);
-  bytes_ = packer.take();
+  bytes_ = PackedBytes(packer.bytes());
   expressions_.shrink_to_fit();
   bodies_.shrink_to_fit();
 }
 
 std::unique_ptr<Graph> PackedGraph::unpacked() const {
-  return GraphUnpacker(bytes_, expressions_, bodies_).run();
+  const std::string bytes = bytes_.unpacked();
+  return GraphUnpacker(bytes, expressions_, bodies_).run();
 }
 
 int64_t PackedGraph::size_bytes() const {
-  return static_cast<int64_t>(bytes_.capacity() + expressions_.capacity() * sizeof(DimExpr) +
+  return static_cast<int64_t>(bytes_.size_bytes() + expressions_.capacity() * sizeof(DimExpr) +
                               bodies_.capacity() * sizeof(bodies_[0]));
 }
 

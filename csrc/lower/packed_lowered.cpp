@@ -3,6 +3,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/byte_pack.h"
 #include "base/error.h"
 #include "ops/op_def.h"
 
@@ -15,17 +16,20 @@ PackedLowered::PackedLowered(const Lowered& lowered)
       forms_(lowered.forms),
       symbols_(lowered.symbols) {
   ORTM_ASSERT(lowered.edges.empty(), "a lowered graph with gradient edges is packed");
-  std::unordered_map<const Node*, uint32_t> places;
-  for (const auto& node : lowered.graph->nodes())
-    places.emplace(node.get(), static_cast<uint32_t>(places.size()));
-  steps_.reserve(lowered.steps.size());
-  nodes_.reserve(places.size());
+  ByteWriter to;
+  std::pmr::unordered_map<const Node*, uint64_t> places(&to.memory());
+  for (const auto& node : lowered.graph->nodes()) places.emplace(node.get(), places.size());
+  to.number(lowered.steps.size());
   for (const StepNodes& step : lowered.steps) {
-    steps_.push_back({step.symbols, static_cast<uint32_t>(step.nodes.size()),
-                      static_cast<uint32_t>(step.form), step.pointwise, step.reads_symbols,
-                      step.op != nullptr});
-    for (const Node* node : step.nodes) nodes_.push_back(places.at(node));
+    to.number(step.nodes.size());
+    for (const Node* node : step.nodes) to.number(places.at(node));
+    to.byte(step.pointwise);
+    to.byte(step.op != nullptr);
+    to.number(step.form);
+    to.byte(step.reads_symbols);
+    to.number(step.symbols);
   }
+  steps_ = PackedBytes(to.bytes());
 }
 
 std::shared_ptr<Lowered> PackedLowered::unpacked() const {
@@ -35,24 +39,24 @@ std::shared_ptr<Lowered> PackedLowered::unpacked() const {
   lowered->forward_steps = forward_steps_;
   lowered->forms = forms_;
   lowered->symbols = symbols_;
-  lowered->steps.reserve(steps_.size());
   const std::vector<Node*> nodes = lowered->graph->node_pointers();
-  auto next = nodes_.begin();
-  for (const Step& step : steps_) {
-    StepNodes& made = lowered->steps.emplace_back();
-    for (uint32_t i = 0; i < step.nodes; ++i) made.nodes.push_back(nodes[*next++]);
-    made.pointwise = step.pointwise;
-    made.op = step.has_op ? &op_def(made.nodes.front()->op) : nullptr;
-    made.form = step.form;
-    made.reads_symbols = step.reads_symbols;
-    made.symbols = step.symbols;
+  const std::string steps = steps_.unpacked();
+  ByteReader from(steps);
+  lowered->steps.resize(from.number());
+  for (StepNodes& step : lowered->steps) {
+    for (uint64_t count = from.number(); count > 0; --count)
+      step.nodes.push_back(nodes[from.number()]);
+    step.pointwise = from.byte<bool>();
+    step.op = from.byte<bool>() ? &op_def(step.nodes.front()->op) : nullptr;
+    step.form = from.number();
+    step.reads_symbols = from.byte<bool>();
+    step.symbols = from.number();
   }
   return lowered;
 }
 
 int64_t PackedLowered::size_bytes() const {
-  return graph_.size_bytes() + static_cast<int64_t>(steps_.capacity() * sizeof(Step) +
-                                                    nodes_.capacity() * sizeof(uint32_t));
+  return graph_.size_bytes() + static_cast<int64_t>(steps_.size_bytes());
 }
 
 }  // namespace ortmodule

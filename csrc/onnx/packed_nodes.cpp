@@ -1,8 +1,10 @@
 #include "onnx/packed_nodes.h"
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "base/byte_pack.h"
@@ -10,7 +12,57 @@
 namespace ortmodule {
 namespace {
 
-enum class PackedAttr : uint8_t { Integer, Integers, Text, Other };
+enum class PackedAttr : uint8_t { Integer, Integers, Text, Tensor, Other };
+
+using Owners = std::vector<std::shared_ptr<const void>>;
+
+/// The owners of bytes, each once.
+class OwnerTable {
+ public:
+  size_t place(const std::shared_ptr<const void>& owner) {
+    const auto [known, is_new] = places_.try_emplace(owner, owners_.size());
+    if (is_new) owners_.push_back(owner);
+    return known->second;
+  }
+  Owners take() {
+    owners_.shrink_to_fit();
+    return std::move(owners_);
+  }
+
+ private:
+  Owners owners_;
+  std::map<std::shared_ptr<const void>, size_t, std::owner_less<>> places_;
+};
+
+bool is_packable(const OnnxTensor& tensor) {
+  return tensor.strings.empty() && !tensor.rest && !tensor.sparse && !tensor.source;
+}
+
+// Its bytes are a place that an owner keeps alive.
+void pack_tensor(ByteWriter& to, const OnnxTensor& tensor, OwnerTable& owners) {
+  to.byte(tensor.dtype);
+  to.integer(tensor.element_type);
+  to.number(tensor.dims.size());
+  for (int64_t size : tensor.dims) to.integer(size);
+  const SharedBytes& bytes = tensor.bytes;
+  to.number(owners.place(bytes.owner()));
+  to.number(reinterpret_cast<uintptr_t>(bytes.data()));
+  to.number(bytes.size());
+  to.byte(bytes.mapped());
+}
+
+OnnxTensor unpack_tensor(ByteReader& from, const Owners& owners) {
+  OnnxTensor tensor;
+  tensor.dtype = from.byte<DType>();
+  tensor.element_type = static_cast<int>(from.integer());
+  tensor.dims.resize(from.number());
+  for (int64_t& size : tensor.dims) size = from.integer();
+  const std::shared_ptr<const void>& owner = owners[from.number()];
+  const auto* data = reinterpret_cast<const char*>(from.number());
+  const size_t size = from.number();
+  tensor.bytes = SharedBytes(owner, {data, size}, from.byte<bool>());
+  return tensor;
+}
 
 void pack_texts(ByteWriter& to, const std::vector<std::string>& texts) {
   to.number(texts.size());
@@ -24,7 +76,7 @@ std::vector<std::string> unpack_texts(ByteReader& from) {
 }
 
 /// Returns whether the attribute is packed.
-bool pack_attr(ByteWriter& to, const OnnxAttr& attr) {
+bool pack_attr(ByteWriter& to, const OnnxAttr& attr, OwnerTable& owners) {
   if (const auto* integer = std::get_if<int64_t>(&attr)) {
     to.byte(PackedAttr::Integer);
     to.integer(*integer);
@@ -35,6 +87,9 @@ bool pack_attr(ByteWriter& to, const OnnxAttr& attr) {
   } else if (const auto* text = std::get_if<std::string>(&attr)) {
     to.byte(PackedAttr::Text);
     to.text(*text);
+  } else if (const auto* tensor = std::get_if<OnnxTensor>(&attr); tensor && is_packable(*tensor)) {
+    to.byte(PackedAttr::Tensor);
+    pack_tensor(to, *tensor, owners);
   } else {
     to.byte(PackedAttr::Other);
     return false;
@@ -43,7 +98,7 @@ bool pack_attr(ByteWriter& to, const OnnxAttr& attr) {
 }
 
 /// Nothing for one that was not packed.
-std::optional<OnnxAttr> unpack_attr(ByteReader& from) {
+std::optional<OnnxAttr> unpack_attr(ByteReader& from, const Owners& owners) {
   switch (from.byte<PackedAttr>()) {
     case PackedAttr::Integer: return from.integer();
     case PackedAttr::Integers: {
@@ -52,6 +107,7 @@ std::optional<OnnxAttr> unpack_attr(ByteReader& from) {
       return integers;
     }
     case PackedAttr::Text: return std::string(from.text());
+    case PackedAttr::Tensor: return unpack_tensor(from, owners);
     default: return std::nullopt;
   }
 }
@@ -67,14 +123,14 @@ OnnxRest unpack_rest(ByteReader& from) {
   return std::make_shared<const std::string>(from.text());
 }
 
-void pack_node(ByteWriter& to, OnnxNode& node, OnnxAttrs& staying) {
+void pack_node(ByteWriter& to, OnnxNode& node, OnnxAttrs& staying, OwnerTable& owners) {
   for (const std::string* text : {&node.op, &node.domain, &node.name, &node.overload})
     to.text(*text);
   pack_texts(to, node.inputs);
   pack_texts(to, node.outputs);
   to.number(node.attrs.size());
   for (auto& attr : node.attrs) {
-    if (pack_attr(to, attr.second))
+    if (pack_attr(to, attr.second, owners))
       to.text(attr.first);
     else
       staying.push_back(std::move(attr));
@@ -87,7 +143,7 @@ void pack_node(ByteWriter& to, OnnxNode& node, OnnxAttrs& staying) {
   pack_rest(to, node.rest);
 }
 
-OnnxNode unpack_node(ByteReader& from, OnnxAttrs::const_iterator& staying) {
+OnnxNode unpack_node(ByteReader& from, OnnxAttrs::const_iterator& staying, const Owners& owners) {
   OnnxNode node;
   for (std::string* text : {&node.op, &node.domain, &node.name, &node.overload})
     *text = from.text();
@@ -96,7 +152,7 @@ OnnxNode unpack_node(ByteReader& from, OnnxAttrs::const_iterator& staying) {
   const uint64_t attrs = from.number();
   node.attrs.reserve(attrs);
   for (uint64_t i = 0; i < attrs; ++i) {
-    std::optional<OnnxAttr> value = unpack_attr(from);
+    std::optional<OnnxAttr> value = unpack_attr(from, owners);
     if (value)
       node.attrs.emplace_back(from.text(), std::move(*value));
     else
@@ -157,30 +213,13 @@ std::optional<OnnxValue> unpack_value(ByteReader& from) {
   return value;
 }
 
-using Owners = std::vector<std::shared_ptr<const void>>;
-
-bool is_same_owner(const Owners::value_type& one, const Owners::value_type& other) {
-  return !one.owner_before(other) && !other.owner_before(one);
-}
-
-/// Returns whether the constant is packed. Its bytes are a place that the last owner keeps alive.
-bool pack_constant(ByteWriter& to, const OnnxInitializer& constant, Owners& owners) {
-  const OnnxTensor& tensor = constant.tensor;
-  const bool packs = tensor.strings.empty() && !tensor.rest && !tensor.sparse && !tensor.source;
+/// The name and the tensor; returns whether it is packed.
+bool pack_constant(ByteWriter& to, const OnnxInitializer& constant, OwnerTable& owners) {
+  const bool packs = is_packable(constant.tensor);
   to.byte(packs);
   if (!packs) return false;
   to.text(constant.name);
-  to.byte(tensor.dtype);
-  to.integer(tensor.element_type);
-  to.number(tensor.dims.size());
-  for (int64_t size : tensor.dims) to.integer(size);
-  const SharedBytes& bytes = tensor.bytes;
-  if (owners.empty() || !is_same_owner(owners.back(), bytes.owner()))
-    owners.push_back(bytes.owner());
-  to.number(owners.size() - 1);
-  to.number(reinterpret_cast<uintptr_t>(bytes.data()));
-  to.number(bytes.size());
-  to.byte(bytes.mapped());
+  pack_tensor(to, constant.tensor, owners);
   return true;
 }
 
@@ -189,15 +228,7 @@ std::optional<OnnxInitializer> unpack_constant(ByteReader& from, const Owners& o
   if (!from.byte<bool>()) return std::nullopt;
   OnnxInitializer constant;
   constant.name = from.text();
-  OnnxTensor& tensor = constant.tensor;
-  tensor.dtype = from.byte<DType>();
-  tensor.element_type = static_cast<int>(from.integer());
-  tensor.dims.resize(from.number());
-  for (int64_t& size : tensor.dims) size = from.integer();
-  const std::shared_ptr<const void>& owner = owners[from.number()];
-  const auto* data = reinterpret_cast<const char*>(from.number());
-  const size_t size = from.number();
-  tensor.bytes = SharedBytes(owner, {data, size}, from.byte<bool>());
+  constant.tensor = unpack_tensor(from, owners);
   return constant;
 }
 
@@ -205,9 +236,10 @@ std::optional<OnnxInitializer> unpack_constant(ByteReader& from, const Owners& o
 
 PackedNodes::PackedNodes(OnnxGraph& graph) {
   ByteWriter to;
+  OwnerTable owners;
   std::vector<OnnxNode> nodes = std::exchange(graph.nodes, {});
   to.number(nodes.size());
-  for (OnnxNode& node : nodes) pack_node(to, node, attrs_);
+  for (OnnxNode& node : nodes) pack_node(to, node, attrs_, owners);
   std::vector<OnnxValue> values = std::exchange(graph.values, {});
   to.number(values.size());
   for (OnnxValue& value : values)
@@ -215,19 +247,20 @@ PackedNodes::PackedNodes(OnnxGraph& graph) {
   std::vector<OnnxInitializer> constants = std::exchange(graph.initializers, {});
   to.number(constants.size());
   for (OnnxInitializer& constant : constants)
-    if (!pack_constant(to, constant, owners_)) constants_.push_back(std::move(constant));
-  bytes_ = to.take();
+    if (!pack_constant(to, constant, owners)) constants_.push_back(std::move(constant));
+  bytes_ = PackedBytes(to.bytes());
+  owners_ = owners.take();
   attrs_.shrink_to_fit();
   values_.shrink_to_fit();
   constants_.shrink_to_fit();
-  owners_.shrink_to_fit();
 }
 
 void PackedNodes::unpack_into(OnnxGraph& graph) const {
-  ByteReader from(bytes_);
+  const std::string bytes = bytes_.unpacked();
+  ByteReader from(bytes);
   auto attr = attrs_.begin();
   graph.nodes.resize(from.number());
-  for (OnnxNode& node : graph.nodes) node = unpack_node(from, attr);
+  for (OnnxNode& node : graph.nodes) node = unpack_node(from, attr, owners_);
   auto staying = values_.begin();
   graph.values.resize(from.number());
   for (OnnxValue& value : graph.values) {

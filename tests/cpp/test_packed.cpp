@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/byte_pack.h"
+#include "base/packed_bytes.h"
 #include "ir/text.h"
 #include "lower/packed_lowered.h"
 #include "onnx/packed_nodes.h"
@@ -27,7 +28,7 @@ TEST(Packed, BytesHoldAllNumbers) {
   const char* const texts[] = {"",     "layer.1/a", "layer.1/bc", "same",
                                "same", "",          "layer.1/a",  "sa"};
   for (const char* text : texts) writer.text(text);
-  const std::string bytes = writer.take();
+  const std::string bytes(writer.bytes());
   ByteReader reader(bytes);
   for (int64_t each : ends) {
     EXPECT_EQ(reader.integer(), each);
@@ -38,6 +39,22 @@ TEST(Packed, BytesHoldAllNumbers) {
   for (const char* text : texts) EXPECT_EQ(read.emplace_back(reader.text()), text);
   for (size_t i = 0; i < read.size(); ++i) EXPECT_EQ(read[i], texts[i]) << "texts stay";
   EXPECT_TRUE(reader.at_end());
+}
+
+TEST(Packed, BytesAreSmallAndTheSame) {
+  std::string texts, noise;
+  for (int i = 0; i < 4000; ++i) texts += "/encoder/layer." + std::to_string(i / 40) + "/output";
+  uint32_t state = 1;
+  for (int i = 0; i < 300'000; ++i) noise += static_cast<char>((state = state * 1664525 + 9) >> 24);
+  for (const std::string& bytes : {std::string(), std::string("a\0b", 3), texts, noise}) {
+    const PackedBytes packed(bytes);
+    EXPECT_EQ(packed.unpacked(), bytes);
+    PackedBytes moved;
+    moved = PackedBytes(bytes);
+    EXPECT_EQ(moved.unpacked(), bytes);
+    EXPECT_LT(packed.size_bytes(), bytes.size() + 400);
+  }
+  EXPECT_LT(PackedBytes(texts).size_bytes(), texts.size() / 20);
 }
 
 constexpr std::string_view kGraph =
@@ -134,6 +151,8 @@ TEST(Packed, NodesOfModelsAreTheSame) {
   nodes[0].attrs = {{"pads", std::vector<int64_t>{1, -1}},
                     {"alpha", 0.5},
                     {"group", int64_t{2}},
+                    {"value", OnnxTensor{.dtype = DType::Int8, .dims = {2}, .bytes = {"ab"}}},
+                    {"texts", OnnxTensor{.dims = {1}, .element_type = 8, .strings = {"text"}}},
                     {"auto_pad", std::string("SAME_UPPER")}};
   nodes[0].metadata = {{"key", "value"}};
   nodes[0].rest = std::make_shared<const std::string>("doc");
@@ -154,7 +173,7 @@ TEST(Packed, NodesOfModelsAreTheSame) {
   EXPECT_EQ(unpacked[0].inputs, nodes[0].inputs);
   EXPECT_EQ(unpacked[0].metadata, nodes[0].metadata);
   EXPECT_EQ(*unpacked[0].rest, "doc");
-  ASSERT_EQ(unpacked[0].attrs.size(), 4u);
+  ASSERT_EQ(unpacked[0].attrs.size(), 6u);
   for (const auto& [name, attr] : nodes[0].attrs) {
     const auto found = std::find_if(unpacked[0].attrs.begin(), unpacked[0].attrs.end(),
                                     [&](const auto& each) { return each.first == name; });
@@ -164,6 +183,10 @@ TEST(Packed, NodesOfModelsAreTheSame) {
   EXPECT_EQ(std::get<std::vector<int64_t>>(unpacked[0].attrs[0].second),
             (std::vector<int64_t>{1, -1}));
   EXPECT_EQ(std::get<double>(unpacked[0].attrs[1].second), 0.5);
+  const auto& value = std::get<OnnxTensor>(unpacked[0].attrs[3].second);
+  EXPECT_EQ(value.dims, std::vector<int64_t>{2});
+  EXPECT_EQ(value.bytes.view(), "ab");
+  EXPECT_EQ(std::get<OnnxTensor>(unpacked[0].attrs[4].second).strings[0], "text");
   using Subgraph = std::shared_ptr<const OnnxGraph>;
   EXPECT_EQ(std::get<Subgraph>(unpacked[1].attrs[0].second),
             std::get<Subgraph>(nodes[1].attrs[0].second));
