@@ -57,7 +57,7 @@ const void* LoadedModel::elements(const OnnxTensor& weight) {
   const Place place(weight.bytes.data(), bytes, weight.dtype);
   if (const auto known = places_.find(place); known != places_.end()) return known->second;
   const void* elements = is_readable(weight) ? weight.bytes.data() : copy(weight);
-  kept_.push_back(weight.bytes);
+  owners_.insert(weight.bytes.owner());
   weight_bytes_ += bytes;
   if (elements == weight.bytes.data()) read_in_place_bytes_ += bytes;
   places_.emplace(place, elements);

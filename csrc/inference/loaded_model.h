@@ -7,6 +7,7 @@
 #include <memory_resource>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <tuple>
 #include <unordered_map>
@@ -101,7 +102,8 @@ class LoadedModel {
   using Place = std::tuple<const void*, int64_t, DType>;
   const std::shared_ptr<PageRegion> long_lived_ = std::make_shared<PageRegion>();
   std::pmr::map<Place, const void*> places_{long_lived_.get()};  // -> elements
-  std::pmr::vector<SharedBytes> kept_{long_lived_.get()};        // keeps the keys of places_ alive
+  // Keep the keys of places_ alive, of which most share an owner.
+  std::pmr::set<std::shared_ptr<const void>, std::owner_less<>> owners_{long_lived_.get()};
   std::pmr::unordered_multimap<size_t, SharedBytes> computed_{long_lived_.get()};  // by their hash
   mutable std::once_flag texts_made_;
   mutable TextTable texts_;
