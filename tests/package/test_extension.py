@@ -51,7 +51,7 @@ def test_the_engine_links_neither_python_nor_torch() -> None:
     listed = subprocess.run(["ldd", str(CORE)], check=True, capture_output=True, text=True).stdout
     names = {line.split()[0].partition(".so")[0].rpartition("/")[2] for line in listed.splitlines()}
     system = {"linux-vdso", "ld-linux-x86-64", "ld-linux-aarch64", "libc", "libm", "libgcc_s"}
-    assert names - system <= {"libstdc++", "libpthread", "libprotobuf-lite"}
+    assert names - system <= {"libstdc++", "libpthread", "libprotobuf-lite", "libz"}
 
 
 def test_protobuf_lies_beside_the_extension() -> None:
