@@ -250,6 +250,26 @@ std::shared_ptr<const ConstantWeight> weight_of(const OnnxTensor& tensor) {
   return weight;
 }
 
+std::map<std::string, double> scalar_constants(const OnnxGraph& graph) {
+  std::map<std::string, double> found;
+  const auto add = [&](const std::string& name, const OnnxTensor& tensor) {
+    const auto weight = weight_of(tensor);
+    if (!weight || weight->elements() != 1) return;
+    each_value(*weight, [&](size_t, const float* values, size_t) {
+      found[name] = static_cast<double>(values[0]);
+    });
+  };
+  for (const OnnxInitializer& each : graph.initializers) add(each.name, each.tensor);
+  for (const OnnxNode& node : graph.nodes) {
+    if (node.op != "Constant" || !node.domain.empty() || node.outputs.empty()) continue;
+    for (const auto& [name, value] : node.attrs) {
+      if (const auto* tensor = std::get_if<OnnxTensor>(&value)) add(node.outputs[0], *tensor);
+      if (const auto* number = std::get_if<double>(&value)) found[node.outputs[0]] = *number;
+    }
+  }
+  return found;
+}
+
 void each_value(const ConstantWeight& weight,
                 const std::function<void(size_t first, const float* values, size_t count)>& visit) {
   const size_t elements = weight.elements(), width = size_of(weight.tensor.dtype);

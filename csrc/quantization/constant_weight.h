@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,6 +33,9 @@ float half_to_float(uint16_t bits);
 
 /// The weight that an initializer or the value of a Constant node is; null if it is not of floats.
 std::shared_ptr<const ConstantWeight> weight_of(const OnnxTensor& tensor);
+
+/// The floats of one element that initializers and Constant nodes of the graph are.
+std::map<std::string, double> scalar_constants(const OnnxGraph& graph);
 
 /// Calls `visit` with float32 values in stored order: the first of `count` has index `first`.
 void each_value(const ConstantWeight& weight,

@@ -91,10 +91,9 @@ bool DynamicRules::matmul(const OnnxNode& node, NodeReport& report) {
   if (constant) {
     const auto weight = float_weight(b, report);
     if (!weight) return false;
-    // A vector has no columns.
-    const bool per_column = g_.options_.per_channel && weight->rank() > 1;
-    w = g_.weight(b, per_column ? static_cast<int>(weight->rank()) - 1 : -1, weight_rule(true),
-                  report);
+    // A vector has no columns, and of several matrices onnxruntime takes one scale only.
+    const bool per_column = g_.options_.per_channel && weight->rank() == 2;
+    w = g_.weight(b, per_column ? 1 : -1, weight_rule(true), report);
   } else {
     if (g_.options_.const_b_only) return refuse(report, "its second operand is no constant");
     if (!g_.types_.is_float(a) && !g_.types_.is_float(b))

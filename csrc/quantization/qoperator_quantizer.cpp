@@ -43,7 +43,9 @@ QOperatorQuantizer::QOperatorQuantizer(OnnxModel& model, const StaticQuantizatio
       scales_(model, options, ranges),
       types_(model.graph, nullptr),
       names_(model),
-      opset_(standard_opset(model)) {
+      opset_(standard_opset(model)),
+      scalars_(scalar_constants(model.graph)),
+      finite_(options, &scales_.ranges()) {
   for (const OnnxInitializer& each : model.graph.initializers)
     initializers_.emplace(each.name, each.tensor);
   for (const OnnxValue& input : model.graph.inputs)
@@ -91,9 +93,7 @@ const QuantizedValue* QOperatorQuantizer::known(const std::string& name) const {
 
 bool QOperatorQuantizer::has_scale(const std::string& name) const {
   if (const QuantizedValue* value = known(name)) return value->axis < 0;
-  if (!is_float(name)) return false;
-  return initializer(name) || scales_.has_range(name) ||
-         (options_.overrides.count(name) > 0 && options_.overrides.at(name)[0].scale);
+  return is_float(name) && finite_.obstacle(name, initializer(name)).empty();
 }
 
 bool QOperatorQuantizer::has_scales(const std::string& name, const ConstantRule& rule) const {
@@ -105,6 +105,10 @@ bool QOperatorQuantizer::has_own_scale(const std::string& name) const {
   const QuantizedValue* value = known(name);
   const auto own = described_.find(name);
   return value && own != described_.end() && own->second.scale == value->scale;
+}
+
+bool QOperatorQuantizer::quantizing_limits(const OnnxNode& node) const {
+  return ortmodule::quantizing_limits(node, scale_of(node.outputs[0]), scalars_);
 }
 
 QuantizedScale QOperatorQuantizer::scale_by_name(const std::string& scale) const {
@@ -210,6 +214,16 @@ void QOperatorQuantizer::emit_linear(const OnnxNode& node, std::string op,
 
 void QOperatorQuantizer::add_initializer(const std::string& name, OnnxTensor tensor) {
   model_.graph.initializers.push_back({name, std::move(tensor)});
+}
+
+bool QOperatorQuantizer::fits_bias(const std::string& name, const std::string& weight,
+                                   const ConstantRule& rule) const {
+  const OnnxTensor* tensor = initializer(name);
+  if (!tensor || !has_scale(name)) return false;
+  const OnnxTensor* factor = initializer(weight);
+  const bool per_channel = rule.axis >= 0 && factor;
+  return !per_channel || (!tensor->dims.empty() &&
+                          tensor->dims.back() == factor->dims[static_cast<size_t>(rule.axis)]);
 }
 
 // Nodes may share a bias whose scale depends on the node.

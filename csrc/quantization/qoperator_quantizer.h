@@ -12,6 +12,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "quantization/finite_values.h"
 #include "quantization/graph_edit.h"
 #include "quantization/quantize_static.h"
 #include "quantization/quantized_value.h"
@@ -42,6 +43,8 @@ class QOperatorQuantizer {
   bool has_own_scale(const std::string& name) const;
   /// What a value's scale would be by its range, or what is given in place of it.
   ValueScale scale_of(const std::string& name) const { return scales_.of_value(name); }
+  /// Whether quantizing the result of Relu or Clip does what the node does.
+  bool quantizing_limits(const OnnxNode& node) const;
   /// The scale by the name of its tensor, of a value that has one for all.
   QuantizedScale scale_by_name(const std::string& scale) const;
 
@@ -51,6 +54,10 @@ class QOperatorQuantizer {
   QuantizedValue weight(const std::string& name, const ConstantRule& rule);
   /// The rule of weights, with a scale for each index of `axis` if there is one.
   ConstantRule weight_rule(int axis, bool reduce_range) const;
+  /// Whether bias() can be called: a finite constant with, for a constant with a scale for each
+  /// channel, an element for each of them.
+  bool fits_bias(const std::string& name, const std::string& weight,
+                 const ConstantRule& rule) const;
   /// A bias with the product of two scales and `factor`, as int32; with a factor of 0, zeros.
   std::string bias(const std::string& name, const QuantizedValue& input,
                    const QuantizedValue& weight, double factor = 1.0);
@@ -98,6 +105,8 @@ class QOperatorQuantizer {
   ValueTypes types_;
   TakenNames names_;
   int64_t opset_;
+  std::map<std::string, double> scalars_;
+  mutable FiniteValues finite_;
   QuantizationReport report_;
   NodeReport* row_ = nullptr;  // of the node that a rule looks at
   std::unordered_map<std::string, OnnxTensor> initializers_;

@@ -17,7 +17,7 @@
 namespace ortmodule {
 namespace {
 
-constexpr int64_t kOldestOpset = 10, kAxisOpset = 13, kWideOpset = 21;
+constexpr int64_t kOldestOpset = 10, kAxisOpset = 13, kHalfOpset = 19, kWideOpset = 21;
 constexpr int64_t kFreeInitializersIr = 4;
 
 template <class T>
@@ -66,8 +66,11 @@ class StaticQuantizer {
     bool wide = size_of(options_.activation_type) > 1 || size_of(options_.weight_type) > 1;
     for (const auto& [name, given] : options_.overrides)
       wide = wide || (given[0].type && size_of(*given[0].type) > 1);
+    const bool half = std::any_of(
+        marks_.order.begin(), marks_.order.end(),
+        [&](const std::string& name) { return scales_.dtype_of(name) == DType::Float16; });
     return options_.microsoft_domain || (wide && opset < kWideOpset) ||
-           (options_.per_channel && opset < kAxisOpset);
+           (half && opset < kHalfOpset) || (options_.per_channel && opset < kAxisOpset);
   }
 
   // ---- weights ---------------------------------------------------------------------------------
@@ -89,10 +92,16 @@ class StaticQuantizer {
     return mark.axis >= 0 || (given != options_.overrides.end() && given->second[0].axis);
   }
 
+  // A scale for each channel needs an element for each of them.
+  static bool has_channels_of(const OnnxTensor& bias, size_t channels) {
+    return channels == 1 || bias.dims == std::vector<int64_t>{static_cast<int64_t>(channels)};
+  }
+
   void widen_weight(const MarkedBias& bias) {
     const auto found = constants_.find(bias.weight);
-    if (found == constants_.end() || !scales_.has_range(bias.input) ||
-        marks_.values.count(bias.input) == 0)
+    if (found == constants_.end() ||
+        !has_channels_of(*marks_.initializer(bias.name), found->second.how.scales.size()) ||
+        !scales_.has_range(bias.input) || marks_.values.count(bias.input) == 0)
       return;
     StaticScales::widen(found->second, scales_.of_value(bias.input).scale.scale,
                         *marks_.initializer(bias.name));
@@ -190,6 +199,7 @@ class StaticQuantizer {
     if (described_.count(bias.name) > 0 || input == described_.end() || weight == described_.end())
       return;
     const OnnxTensor& tensor = *marks_.initializer(bias.name);
+    if (!has_channels_of(tensor, weight->second.scales.size())) return;
     if (tensor.dtype != DType::Float32) return;  // the product of scales of float16 may be 0
     const float input_scale = input->second.scales[0];
     std::vector<float> scales = weight->second.scales;
@@ -300,6 +310,18 @@ void check_overrides(const OnnxModel& model, const StaticQuantization& options) 
   }
 }
 
+// Some values may have no range, where data did not reach them, but not all of them.
+void check_ranges(const OnnxModel& model, const StaticQuantization& options,
+                  const ValueRanges& ranges) {
+  const std::vector<std::string> names = values_to_calibrate(model, options);
+  const bool none = std::none_of(names.begin(), names.end(),
+                                 [&](const std::string& name) { return ranges.count(name) > 0; });
+  ORTM_CHECK(names.empty() || !none || !options.overrides.empty(),
+             "[quantization] the ranges must be of the model's values, but found none of '",
+             names[0], "' and ", names.size() - 1,
+             " others; calibrate this model, or delete the calibration cache of another one");
+}
+
 // The float values that the selected nodes read and make.
 std::vector<std::string> values_of_nodes(const OnnxModel& model,
                                          const StaticQuantization& options) {
@@ -351,6 +373,7 @@ QuantizationReport quantize_static(OnnxModel& model, const StaticQuantization& o
   if (options.activation_type == QuantizedType::Int8 && options.weight_type == QuantizedType::UInt8)
     throw Error(
         "[quantization] weights of QUInt8 must have activations of QUInt8, but found QInt8");
+  check_ranges(model, options, ranges);
   std::vector<std::string> notes;
   if (const int64_t opset = standard_opset(model); opset < kOldestOpset) {
     raise_opset(model);

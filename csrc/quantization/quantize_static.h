@@ -60,8 +60,8 @@ std::vector<std::string> values_to_calibrate(const OnnxModel& model,
 /// Adds the least and the largest element of each value to the outputs, in that order.
 void add_ranges(OnnxModel& model, const std::vector<std::string>& names);
 
-/// Quantizes in place. The new weights are made when the model is written. Throws Error for a value
-/// without a range.
+/// Quantizes in place. The new weights are made when the model is written. A value without a finite
+/// range stays float32, as the report says. Throws Error if no value has one.
 QuantizationReport quantize_static(OnnxModel& model, const StaticQuantization& options,
                                    ValueRanges ranges);
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "onnx/onnx_types.h"
+#include "quantization/static_scales.h"
 
 namespace ortmodule {
 namespace {
@@ -74,8 +76,10 @@ StaticMarks::StaticMarks(OnnxModel& model, const StaticQuantization& options,
       options_(options),
       ranges_(ranges),
       types_(model.graph, nullptr),
+      finite_(options, ranges),
       names_(model),
-      opset_(standard_opset(model)) {
+      opset_(standard_opset(model)),
+      scalars_(scalar_constants(model.graph)) {
   OnnxGraph& graph = model.graph;
   for (size_t i = 0; i < graph.initializers.size(); ++i)
     initializers_.emplace(graph.initializers[i].name, i);
@@ -137,6 +141,14 @@ bool StaticMarks::is_quantizable(const std::string& name) const {
   return !name.empty() && is_real(types_.of(name));
 }
 
+// What has none stays in float32 and is told once.
+bool StaticMarks::has_scale(const std::string& name) {
+  const std::string& why = finite_.obstacle(name, initializer(name));
+  if (!why.empty() && unscaled_.insert(name).second)
+    report.notes.push_back(str("'", name, "' stays float32: ", why));
+  return why.empty();
+}
+
 bool StaticMarks::is_marked(const std::string& name) const {
   return values.count(name) > 0 ||
          std::any_of(biases.begin(), biases.end(),
@@ -146,6 +158,8 @@ bool StaticMarks::is_marked(const std::string& name) const {
 // The first mark of a value stays, unless a later one shares a scale or has an axis.
 void StaticMarks::mark(const std::string& name, MarkedValue how) {
   if (!is_quantizable(name)) return;
+  // Another value's scale needs no range of its own.
+  if (how.shares.empty() && !has_scale(name)) return;
   const bool is_new = values.count(name) == 0;
   if (is_new) order.push_back(name);
   if (is_new || !how.shares.empty() || how.axis >= 0) values[name] = std::move(how);
@@ -172,7 +186,7 @@ void StaticMarks::mark_same(const std::string& output, const std::string& input)
 void StaticMarks::mark_bias(OnnxNode& node, size_t index, double beta) {
   const std::string name = input_of(node, index);
   const OnnxTensor* tensor = initializer(name);
-  if (!tensor || !is_quantizable(name)) return;
+  if (!tensor || !is_quantizable(name) || !has_scale(name)) return;
   if (options_.overrides.count(name) > 0) return mark(name, {true});
   std::string own = name;
   const bool taken = std::any_of(biases.begin(), biases.end(),
@@ -222,6 +236,22 @@ void StaticMarks::matmul(OnnxNode& node) {
   if (keeps_output(node)) mark_activation(node.outputs[0]);
 }
 
+// Quantizing the result does what the node does, if the result is quantized.
+bool StaticMarks::changes_nothing(const OnnxNode& node) {
+  const std::string& output = node.outputs[0];
+  if (!ranges_ || !keeps_output(node) || !is_quantizable(output) || !has_scale(output))
+    return false;
+  TensorOverride given;
+  if (const auto found = options_.overrides.find(output); found != options_.overrides.end())
+    given = found->second[0];
+  const auto range = ranges_->find(output);
+  return quantizing_limits(
+      node,
+      scale_of_value(given, range == ranges_->end() ? ValueRanges::mapped_type() : range->second,
+                     onnx_dtype(types_.of(output)), options_),
+      scalars_);
+}
+
 // The operand's range is that of the result already, so that the node changes nothing.
 bool StaticMarks::take_output(const std::string& operand, const std::string& output) {
   if (!ranges_ || ranges_->count(output) == 0 || ranges_->count(operand) == 0) return false;
@@ -229,6 +259,7 @@ bool StaticMarks::take_output(const std::string& operand, const std::string& out
   size_t readers = 0;
   OnnxNode* producer = nullptr;
   for (OnnxNode& node : model_.graph.nodes) {
+    if (removed_.count(&node) > 0) continue;
     readers += static_cast<size_t>(std::count(node.inputs.begin(), node.inputs.end(), operand));
     readers += outer_values(node).count(operand);
     if (std::find(node.outputs.begin(), node.outputs.end(), operand) != node.outputs.end())
@@ -244,7 +275,7 @@ bool StaticMarks::take_output(const std::string& operand, const std::string& out
 void StaticMarks::removable(OnnxNode& node) {
   if (node.inputs.empty() || !is_marked(node.inputs[0])) return;
   const std::string operand = node.inputs[0];
-  if (!options_.activation_symmetric && !options_.keep_removable &&
+  if (!options_.activation_symmetric && !options_.keep_removable && changes_nothing(node) &&
       take_output(operand, node.outputs[0]))
     removed_.insert(&node);
   else
@@ -266,18 +297,8 @@ void StaticMarks::direct_since(OnnxNode& node, int64_t opset) {
 std::optional<double> StaticMarks::pad_value(const OnnxNode& node) const {
   if (opset_ < 11) return number_attr(node, "value", 0.0);
   if (input_of(node, 2).empty()) return 0.0;
-  const OnnxTensor* tensor = initializer(node.inputs[2]);
-  const OnnxNode* constant = nullptr;
-  for (const OnnxNode& other : model_.graph.nodes)
-    if (other.op == "Constant" && other.outputs[0] == node.inputs[2]) constant = &other;
-  const OnnxAttr* attr = constant ? find_attr(*constant, "value") : nullptr;
-  if (attr) tensor = std::get_if<OnnxTensor>(attr);
-  const auto weight = tensor ? weight_of(*tensor) : nullptr;
-  if (!weight || weight->elements() != 1) return std::nullopt;
-  std::optional<double> value;
-  each_value(*weight,
-             [&](size_t, const float* values, size_t) { value = static_cast<double>(values[0]); });
-  return value;
+  const auto found = scalars_.find(node.inputs[2]);
+  return found == scalars_.end() ? std::nullopt : std::optional(found->second);
 }
 
 void StaticMarks::pad(OnnxNode& node) {

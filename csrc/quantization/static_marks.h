@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "quantization/finite_values.h"
 #include "quantization/graph_edit.h"
 #include "quantization/quantize_static.h"
 #include "quantization/value_types.h"
@@ -49,6 +50,7 @@ class StaticMarks {
   static const std::map<std::string, void (StaticMarks::*)(OnnxNode&)>& rules();
 
   bool is_quantizable(const std::string& name) const;
+  bool has_scale(const std::string& name);
   bool is_marked(const std::string& name) const;
   void mark(const std::string& name, MarkedValue how);
   void mark_activation(const std::string& name) { mark(name, {}); }
@@ -75,15 +77,18 @@ class StaticMarks {
   void normalization(OnnxNode& node);
   bool take_output(const std::string& operand, const std::string& output);
   std::optional<double> pad_value(const OnnxNode& node) const;
+  bool changes_nothing(const OnnxNode& node);
 
   OnnxModel& model_;
   const StaticQuantization& options_;
   const ValueRanges* ranges_;
   ValueTypes types_;
+  FiniteValues finite_;
   TakenNames names_;
   int64_t opset_;
+  std::map<std::string, double> scalars_;
   std::unordered_map<std::string, size_t> initializers_;
-  std::set<std::string> inputs_, outputs_;
+  std::set<std::string> inputs_, outputs_, unscaled_;
   std::set<const OnnxNode*> removed_;
 };
 

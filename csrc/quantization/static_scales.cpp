@@ -31,6 +31,38 @@ int64_t axis_of(const std::string& name, const OnnxTensor& tensor, int64_t axis)
 
 }  // namespace
 
+ValueScale scale_of_value(const TensorOverride& given, const ValueRanges::mapped_type& range,
+                          DType dtype, const StaticQuantization& options) {
+  const QuantizedType type = given.type.value_or(options.activation_type);
+  if (given.scale) return {type, *given.scale};
+  const double least = given.range.least.value_or(range.first);
+  const double most = given.range.most.value_or(range.second);
+  const RangeRule rule{type, given.symmetric.value_or(options.activation_symmetric), false,
+                       options.least_range};
+  if (options.activation_restricted && type == QuantizedType::UInt8 && !rule.symmetric)
+    return {type, restricted_scale(least, most, rule)};
+  return {type, scale_of_range(least, most, dtype, rule)};
+}
+
+bool quantizing_limits(const OnnxNode& node, const ValueScale& result,
+                       const std::map<std::string, double>& scalars) {
+  // A limit that is computed is taken to be the end of the calibrated range.
+  const auto limit = [&](const char* attr, size_t operand, double fallback) {
+    const double given = number_attr(node, attr, fallback);
+    const auto found = scalars.find(input_of(node, operand));
+    return found == scalars.end() ? given : found->second;
+  };
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const bool clip = node.op == "Clip";
+  const double low = clip ? limit("min", 1, -kInfinity) : 0.0;
+  const double high = clip ? limit("max", 2, kInfinity) : kInfinity;
+  const QuantizedLimits ends = limits_of(result.type);
+  const auto step = static_cast<double>(result.scale.scale);
+  const double slack = 1.001 * step;
+  return step * (ends.least - result.scale.zero_point) >= low - slack &&
+         step * (ends.most - result.scale.zero_point) <= high + slack;
+}
+
 // Relu and Clip narrow what their operand needs, Softmax has a range of its own.
 void StaticScales::adjust_ranges(const OnnxModel& model) {
   std::unordered_map<std::string, int> readers;
@@ -54,21 +86,10 @@ TensorOverride StaticScales::given_for(const std::string& name) const {
 }
 
 ValueScale StaticScales::of_value(const std::string& name) const {
-  const TensorOverride given = given_for(name);
-  const QuantizedType type = given.type.value_or(options_.activation_type);
-  if (given.scale) return {type, *given.scale};
-  const auto found = ranges_.find(name);
-  ORTM_CHECK(found != ranges_.end(), "[quantization] a value must have a calibrated range, but '",
-             name, "' has none; calibrate with data that reach it, or exclude its nodes");
-  const double least = given.range.least.value_or(found->second.first);
-  const double most = given.range.most.value_or(found->second.second);
-  ORTM_CHECK(std::isfinite(least) && std::isfinite(most), "[quantization] the range of '", name,
-             "' must be finite, but found ", least, " to ", most, "; exclude its nodes");
-  const RangeRule rule{type, given.symmetric.value_or(options_.activation_symmetric), false,
-                       options_.least_range};
-  if (options_.activation_restricted && type == QuantizedType::UInt8 && !rule.symmetric)
-    return {type, restricted_scale(least, most, rule)};
-  return {type, scale_of_range(least, most, dtype_of(name), rule)};
+  const auto range = ranges_.find(name);
+  return scale_of_value(given_for(name),
+                        range == ranges_.end() ? ValueRanges::mapped_type() : range->second,
+                        dtype_of(name), options_);
 }
 
 ConstantScales StaticScales::of_constant(const std::string& name, const OnnxTensor& tensor,
@@ -90,8 +111,7 @@ ConstantScales StaticScales::of_constant(const std::string& name, const OnnxTens
     for (const TensorOverride& channel : each->second) ranges.push_back(channel.range);
   }
   const auto how = quantize_weight(*scales.weight, channels, rule, ranges);
-  ORTM_CHECK(how, "[quantization] a weight must be finite, but '", name,
-             "' holds NaN or infinity; exclude its nodes");
+  ORTM_ASSERT(how, "a constant that is not finite has no scale");
   scales.how = *how;
   if (given.scale) {
     const std::vector<TensorOverride>& all = options_.overrides.at(name);

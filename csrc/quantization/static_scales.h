@@ -2,6 +2,7 @@
 // ranges, of constants from their elements, of biases from both.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,6 +38,16 @@ struct QuantizedBias {
   std::vector<float> scales;
 };
 
+/// The scale of a value that is computed: what is given for it, or that of its range, which is
+/// finite.
+ValueScale scale_of_value(const TensorOverride& given, const ValueRanges::mapped_type& range,
+                          DType dtype, const StaticQuantization& options);
+
+/// Whether the integers of Relu's or Clip's result end where the node ends its operand, to one
+/// step, so that quantizing does what the node does. `scalars`: see scalar_constants().
+bool quantizing_limits(const OnnxNode& node, const ValueScale& result,
+                       const std::map<std::string, double>& scalars);
+
 class StaticScales {
  public:
   StaticScales(const OnnxModel& model, const StaticQuantization& options, ValueRanges& ranges)
@@ -46,9 +57,9 @@ class StaticScales {
 
   DType dtype_of(const std::string& name) const;
   bool has_range(const std::string& name) const { return ranges_.count(name) > 0; }
-  /// Throws Error for a value without a range.
+  const ValueRanges& ranges() const { return ranges_; }
   ValueScale of_value(const std::string& name) const;
-  /// Throws Error for NaN and for what is given in vain.
+  /// Of a finite constant. Throws Error for what is given in vain.
   ConstantScales of_constant(const std::string& name, const OnnxTensor& tensor,
                              ConstantRule rule) const;
   /// A bias is quantized with the product of two scales. Where that is so small that it would leave

@@ -53,6 +53,14 @@ int ValueTypes::of(const std::string& name) const {
   return outer_ ? outer_->of(name) : 0;
 }
 
+// A Loop's body has a condition before its results.
+int ValueTypes::type_of_result(const OnnxNode& node, const OnnxGraph& body, size_t index) const {
+  const size_t at = index + (node.op == "Loop" ? 1 : 0);
+  if (at >= body.outputs.size()) return 0;
+  if (const int type = number_of(body.outputs[at].type)) return type;
+  return ValueTypes(body, this).of(body.outputs[at].name);
+}
+
 int ValueTypes::type_of_output(const OnnxNode& node, size_t index) const {
   static const std::set<std::string> booleans = {
       "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "And",
@@ -77,7 +85,13 @@ int ValueTypes::type_of_output(const OnnxNode& node, size_t index) const {
   if (index > 0 && (node.op == "TopK" || node.op == "MaxPool")) return kInt64;
   if (index > 0 && node.op == "Unique") return kInt64;
   if (index > 0 && node.op == "Dropout") return kBool;
-  if (node.op == "If" || node.op == "Loop" || node.op == "Scan" || node.inputs.empty()) return 0;
+  if (node.op == "If" || node.op == "Loop" || node.op == "Scan") {
+    for (const auto& [name, value] : node.attrs)
+      if (const auto* body = std::get_if<std::shared_ptr<const OnnxGraph>>(&value))
+        if (const int type = type_of_result(node, **body, index)) return type;
+    return 0;
+  }
+  if (node.inputs.empty()) return 0;
   return of(node.inputs[0]);
 }
 

@@ -18,6 +18,7 @@ class ValueTypes {
 
  private:
   int type_of_output(const OnnxNode& node, size_t index) const;
+  int type_of_result(const OnnxNode& node, const OnnxGraph& body, size_t index) const;
 
   const ValueTypes* outer_;
   std::unordered_map<std::string, int> types_;

@@ -122,9 +122,11 @@ class MinMaxCalibrater(CalibraterBase):
             if not ends:
                 continue
             least, most = np.transpose(ends)
-            mean = self._moving_average
-            low = np.nanmean(least) if mean else np.nanmin(least)
-            high = np.nanmean(most) if mean else np.nanmax(most)
+            # Without NaN, unless all are.
+            if self._moving_average and not np.isnan(least).all():
+                low, high = np.nanmean(least), np.nanmean(most)
+            else:
+                low, high = np.fmin.reduce(least), np.fmax.reduce(most)
             if self.symmetric:
                 high = max(abs(low), abs(high))
                 low = -high

@@ -237,6 +237,17 @@ def test_what_would_be_wrong_stays_float32(tmp_path: Path) -> None:
         assert np.abs(one - other).max() / np.abs(one).max() < 0.05
 
 
+def test_stack_of_matrices_has_one_scale(tmp_path: Path) -> None:
+    """onnxruntime's tool gives it a scale for each column, which onnxruntime cannot run."""
+    model = models.build(
+        [helper.make_node("MatMul", ["x", "w"], ["y"], "stack")],
+        {"x": (models.FLOAT, ["n", 8])},
+        {"y": (models.FLOAT, [3, "n", 4])},
+        {"w": models.random(3, 8, 4)},
+    )
+    assert_interchange(model, tmp_path, ["ours.onnx"], per_channel=True)
+
+
 def test_names_that_are_taken(tmp_path: Path) -> None:
     """A model whose own names are those that quantization gives."""
     model = models.build(

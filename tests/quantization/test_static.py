@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +11,19 @@ import onnx
 import onnxruntime
 import onnxruntime.quantization as stock
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from ortmodule_py import InferenceSession
 from ortmodule_py.quantization import (
     CalibrationDataReader,
     CalibrationMethod,
+    QuantFormat,
     QuantizationReport,
     QuantType,
+    TensorsData,
+    load_tensors_data,
     quantize_static,
+    save_tensors_data,
 )
 from tests.quantization import models
 from tests.quantization.test_dynamic import assert_same_file
@@ -316,3 +320,280 @@ def test_wrong_arguments(tmp_path: Path) -> None:
             path, out, models.feeds(models.gemm()), weight_type=QuantType.QUInt8, verbose=False
         )
     assert not out.exists()
+
+
+def near_float(model: onnx.ModelProto, path: Path, feeds: Sequence[dict[str, Any]]) -> float:
+    """The largest error of the file in both runtimes, of the largest value; onnxruntime's as it is."""
+    plain = onnxruntime.SessionOptions()
+    plain.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    exact = onnxruntime.InferenceSession(model.SerializeToString())
+    errors = [0.0]
+    for feed in feeds:
+        for run in (InferenceSession(path), onnxruntime.InferenceSession(path, plain)):
+            for one, other in zip(run.run(None, feed), exact.run(None, feed), strict=True):
+                errors.append(float(np.abs(one - other).max() / np.abs(other).max()))
+    return max(errors)
+
+
+FORMATS = [QuantFormat.QDQ, QuantFormat.QOperator]
+
+
+def without_scales() -> onnx.ModelProto:
+    """A mask of -inf, the logarithm of 0, a bias with NaN, and products before and behind them."""
+    bias = models.random(8)
+    bias[3] = np.nan
+    return models.build(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["a"], "before"),
+            helper.make_node("Where", ["seen", "a", "hidden"], ["s"], "mask"),
+            helper.make_node("Softmax", ["s"], ["p"], "softmax"),
+            helper.make_node("MatMul", ["p", "v"], ["b"], "behind"),
+            helper.make_node("Gemm", ["b", "v", "bias"], ["g"], "nan"),
+            helper.make_node("Log", ["none"], ["l"], "log"),
+            helper.make_node("Mul", ["l", "none"], ["m"], "mul"),
+            helper.make_node("IsNaN", ["m"], ["unknown"], "unknown"),
+            helper.make_node("Where", ["unknown", "b", "g"], ["y"], "choose"),
+        ],
+        {"x": (models.FLOAT, ["n", 8])},
+        {"y": (models.FLOAT, ["n", 8])},
+        {
+            "w": models.random(8, 8),
+            "v": models.random(8, 8, seed=1),
+            "seen": np.arange(8) % 3 > 0,
+            "hidden": np.array(-np.inf, np.float32),
+            "bias": bias,
+            "none": np.zeros(8, np.float32),
+        },
+    )
+
+
+@pytest.mark.parametrize("forced", [False, True])
+@pytest.mark.parametrize("quant_format", FORMATS)
+def test_what_has_no_scale_stays_float32(
+    quant_format: QuantFormat, forced: bool, tmp_path: Path
+) -> None:
+    """onnxruntime's tool gives it the scale infinity or NaN."""
+    model, path = without_scales(), tmp_path / "ours.onnx"
+    report = quantize_static(
+        model,
+        path,
+        models.feeds(model, 4),
+        quant_format,
+        activation_type=QuantType.QUInt8,
+        extra_options={"ForceQuantizeNoInputCheck": forced},
+        verbose=False,
+    )
+    assert {"before", "behind"} <= {node.name for node in report.quantized}
+    if quant_format is QuantFormat.QDQ:
+        notes = "\n".join(report.notes)
+        assert "'bias' stays float32: it holds NaN or infinity" in notes
+        assert "'m' stays float32: its range is" in notes
+        assert ("'hidden' stays float32: it holds NaN or infinity" in notes) == forced
+    assert near_float(model, path, models.feeds(model)) < 0.1
+
+
+def test_ranges_of_some_values(tmp_path: Path) -> None:
+    """A cache may lack values that the data did not reach; that of another model lacks all."""
+    model, cache = models.gemm(), tmp_path / "ranges.json"
+    feeds = models.feeds(model)
+    quantize_static(model, tmp_path / "q.onnx", feeds, calibration_cache_path=cache, verbose=False)
+    known = load_tensors_data(cache)
+    some = {name: each for name, each in known.items() if name not in ("r", "z")}
+    save_tensors_data(TensorsData(CalibrationMethod.MinMax, some), cache)
+    report = quantize_static(
+        model, tmp_path / "q.onnx", calibration_cache_path=cache, verbose=False
+    )
+    assert "'z' stays float32: no calibrated range" in report.notes
+    assert near_float(model, tmp_path / "q.onnx", feeds) < 0.1
+    save_tensors_data(TensorsData(CalibrationMethod.MinMax, {"h2": known["h"]}), cache)
+    for quant_format in FORMATS:
+        with pytest.raises(RuntimeError, match="ranges must be of the model's values, but found"):
+            quantize_static(
+                model,
+                tmp_path / "other.onnx",
+                quant_format=quant_format,
+                activation_type=QuantType.QUInt8,
+                calibration_cache_path=cache,
+            )
+    assert not (tmp_path / "other.onnx").exists()
+
+
+def limited(*nodes: onnx.NodeProto) -> onnx.ModelProto:
+    """A convolution, nodes from c to e that limit its result, and a second one."""
+    return models.build(
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"], "conv"),
+            *nodes,
+            helper.make_node("Conv", ["e", "v"], ["y"], "next"),
+        ],
+        {"x": (models.FLOAT, [1, 2, 6, 6])},
+        {"y": (models.FLOAT, [1, 2, 4, 4])},
+        {
+            "w": models.random(3, 2, 3, 3),
+            "v": models.random(2, 3, 1, 1),
+            "low": np.array(-1.0, np.float32),
+            "zero": np.array(0.0, np.float32),
+            "six": np.array(6.0, np.float32),
+        },
+    )
+
+
+RELU = helper.make_node("Relu", ["c"], ["e"], "relu")
+
+
+@pytest.mark.parametrize("quant_format", FORMATS)
+@pytest.mark.parametrize(
+    ("nodes", "extra"),
+    [
+        (
+            [
+                helper.make_node("Relu", ["c"], ["d"], "relu"),
+                helper.make_node("Clip", ["d", "zero", "six"], ["e"], "clip"),
+            ],
+            {},
+        ),
+        (
+            [
+                helper.make_node("Relu", ["c"], ["d"], "relu"),
+                helper.make_node("Abs", ["d"], ["e"], "abs"),
+            ],
+            {"OpTypesToExcludeOutputQuantization": ["Relu"]},
+        ),
+        ([RELU], {"CalibTensorRangeSymmetric": True}),
+        ([RELU], {"TensorQuantOverrides": {"e": [{"symmetric": True}]}}),
+        (
+            [helper.make_node("Clip", ["c", "low", "zero"], ["e"], "clip")],
+            {"MinimumRealRange": 3.0},
+        ),
+    ],
+    ids=["chain", "without_output", "symmetric_range", "symmetric_override", "widened"],
+)
+def test_limits_of_activations_stay(
+    nodes: list[onnx.NodeProto], extra: dict[str, Any], quant_format: QuantFormat, tmp_path: Path
+) -> None:
+    """A Relu or Clip is removed only where the integers of its result end where it does."""
+    model = limited(*nodes)
+    for options in ({name: extra[name] for name in extra if name.startswith("Calib")}, extra):
+        quantize_static(
+            model,
+            tmp_path / "q.onnx",
+            models.feeds(model, 4),
+            quant_format,
+            activation_type=QuantType.QUInt8,
+            extra_options=options,
+            calibration_cache_path=tmp_path / "ranges.json",  # then of all results
+            verbose=False,
+        )
+    assert near_float(model, tmp_path / "q.onnx", models.feeds(model)) < 0.06
+
+
+@pytest.mark.parametrize("quant_format", FORMATS)
+def test_shapes_that_have_no_channels(quant_format: QuantFormat, tmp_path: Path) -> None:
+    """Biases that are not one number for each channel, and factors that are no matrices."""
+    model = models.build(
+        [
+            helper.make_node("Gemm", ["x", "w", "rows"], ["a"], "rows"),
+            helper.make_node("Gemm", ["a", "w", "one"], ["b"], "one"),
+            helper.make_node("MatMul", ["b", "stack"], ["c"], "stack"),
+            helper.make_node("MatMul", ["c", "vector"], ["d"], "vector"),
+            helper.make_node("Reshape", ["c", "image"], ["i"], "reshape"),
+            helper.make_node("ConvTranspose", ["i", "k", "kb"], ["y"], "groups", group=2),
+        ],
+        {"x": (models.FLOAT, [2, 8])},
+        {"d": (models.FLOAT, [3, 2]), "y": (models.FLOAT, [1, 4, 5, 5])},
+        {
+            "w": models.random(8, 8) * np.logspace(-2, 0, 8, dtype=np.float32),
+            "rows": models.random(2, 8),
+            "one": models.random(1) * 9,
+            "stack": models.random(3, 8, 8),
+            "vector": models.random(8),
+            "image": np.array([1, 4, 4, 3], np.int64),
+            "k": models.random(4, 2, 2, 3),
+            "kb": models.random(4),
+        },
+    )
+    report = quantize_static(
+        model,
+        tmp_path / "q.onnx",
+        models.feeds(model, 4),
+        quant_format,
+        per_channel=True,
+        activation_type=QuantType.QUInt8,
+        verbose=False,
+    )
+    assert {"rows", "stack", "vector"} <= {node.name for node in report.quantized}
+    assert near_float(model, tmp_path / "q.onnx", models.feeds(model)) < 0.06
+
+
+@pytest.mark.parametrize("opset", [17, 19])
+def test_half_precision(opset: int, tmp_path: Path) -> None:
+    """DequantizeLinear has float16 since operator set 19; onnxruntime's tool writes it before, too."""
+    sizes = {"w": (8, 8), "b": (8,)}
+    model = models.build(
+        [
+            helper.make_node("Gemm", ["x", "w", "b"], ["h"], "one"),
+            helper.make_node("Relu", ["h"], ["r"], "relu"),
+            helper.make_node("MatMul", ["r", "w"], ["y"], "two"),
+        ],
+        {"x": (onnx.TensorProto.FLOAT16, [4, 8])},
+        {"y": (onnx.TensorProto.FLOAT16, [4, 8])},
+        {name: models.random(*size).astype("float16") for name, size in sizes.items()},
+        opset=opset,
+    )
+    feeds = [{"x": models.random(4, 8, seed=seed).astype("float16")} for seed in range(3)]
+    report = quantize_static(model, tmp_path / "q.onnx", feeds, per_channel=True, verbose=False)
+    assert len(report.quantized) == 3
+    assert near_float(model, tmp_path / "q.onnx", feeds) < 0.06
+
+
+@pytest.mark.parametrize("quant_format", FORMATS)
+def test_results_of_subgraphs(quant_format: QuantFormat, tmp_path: Path) -> None:
+    """Their types are those that the bodies of Loop and If make."""
+    true = numpy_helper.from_array(np.array(True))
+    body = helper.make_graph(
+        [
+            helper.make_node("Tanh", ["state"], ["next"]),
+            helper.make_node("Constant", [], ["again"], value=true),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", models.INT64, []),
+            helper.make_tensor_value_info("go", onnx.TensorProto.BOOL, []),
+            helper.make_tensor_value_info("state", models.FLOAT, [2, 8]),
+        ],
+        [
+            helper.make_tensor_value_info("again", onnx.TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", models.FLOAT, None),
+        ],
+    )
+    choice = {
+        name: helper.make_graph(
+            [helper.make_node(op, ["l"], [name])],
+            name,
+            [],
+            [onnx.ValueInfoProto(name=name)],
+        )
+        for name, op in (("then_branch", "Neg"), ("else_branch", "Abs"))
+    }
+    model = models.build(
+        [
+            helper.make_node("Loop", ["count", "", "x"], ["l"], "loop", body=body),
+            helper.make_node("If", ["flag"], ["f"], "if", **choice),
+            helper.make_node("MatMul", ["l", "w"], ["a"], "of_loop"),
+            helper.make_node("MatMul", ["f", "w"], ["y"], "of_if"),
+        ],
+        {"x": (models.FLOAT, [2, 8]), "flag": (onnx.TensorProto.BOOL, [])},
+        {"a": (models.FLOAT, [2, 8]), "y": (models.FLOAT, [2, 8])},
+        {"count": np.array(2), "w": models.random(8, 8)},
+    )
+    report = quantize_static(
+        model,
+        tmp_path / "q.onnx",
+        models.feeds(model, 4),
+        quant_format,
+        activation_type=QuantType.QUInt8,
+        verbose=False,
+    )
+    assert {node.name for node in report.quantized} == {"of_loop", "of_if"}
+    names = {node.name for node in onnx.load(tmp_path / "q.onnx").graph.node}
+    assert {"l_QuantizeLinear", "f_QuantizeLinear"} <= names

@@ -11,6 +11,8 @@ bool conv(QOperatorQuantizer& g, const OnnxNode& node, NodeReport& report) {
   if (!g.has_scale(x) || !g.has_scale(node.outputs[0]) || !g.has_scales(w, rule))
     return refuse(report, "its values have no ranges");
   if (!b.empty() && !g.initializer(b)) return refuse(report, "its bias is no constant");
+  if (!b.empty() && !g.fits_bias(b, w, rule))
+    return refuse(report, "its bias is not a finite number for each channel");
   const QuantizedValue image = g.activation(x), weight = g.weight(w, rule);
   const std::string bias = b.empty() ? "" : g.bias(b, image, weight);
   const QuantizedValue y = g.result(node);

@@ -18,8 +18,8 @@ bool has_operands(const QOperatorQuantizer& g, const OnnxNode& node, const Const
 
 bool matmul(QOperatorQuantizer& g, const OnnxNode& node, NodeReport& report) {
   const OnnxTensor* tensor = g.initializer(node.inputs[1]);
-  const int last = tensor ? static_cast<int>(tensor->dims.size()) - 1 : -1;
-  const ConstantRule rule = g.weight_rule(last, true);
+  // Of a vector, and of several matrices, onnxruntime takes one scale only.
+  const ConstantRule rule = g.weight_rule(tensor && tensor->dims.size() == 2 ? 1 : -1, true);
   if (!has_operands(g, node, rule, report)) return false;
   const QuantizedValue a = g.activation(node.inputs[0]);
   const QuantizedValue b = g.weight(node.inputs[1], rule);
@@ -38,6 +38,8 @@ bool gemm(QOperatorQuantizer& g, const OnnxNode& node, NodeReport& report) {
   if (!has_operands(g, node, rule, report)) return false;
   const std::string& c = input_of(node, 2);
   if (!c.empty() && !g.initializer(c)) return refuse(report, "its bias is no constant");
+  if (!c.empty() && !g.fits_bias(c, node.inputs[1], rule))
+    return refuse(report, "its bias is not a finite number for each channel");
   const double alpha = number_attr(node, "alpha", 1.0), beta = number_attr(node, "beta", 1.0);
   if (alpha <= 0 || beta < 0) return refuse(report, "its factors are not positive");
   const QuantizedValue a = g.activation(node.inputs[0]);

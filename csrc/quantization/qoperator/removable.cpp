@@ -20,7 +20,7 @@ bool removable(QOperatorQuantizer& g, const OnnxNode& node, NodeReport& report) 
   if (!x) return refuse(report, "its operand is not quantized");
   if (g.options().activation_symmetric)
     return refuse(report, "a symmetric range keeps what it takes away");
-  if (!saturates(g, node.inputs[0], node.outputs[0]))
+  if (!saturates(g, node.inputs[0], node.outputs[0]) || !g.quantizing_limits(node))
     return refuse(report, "its operand has integers beyond its results");
   g.alias(node.outputs[0], *x);
   return true;
