@@ -5,7 +5,7 @@ not to be changed finds this package as `onnxruntime` after
 
     sys.modules["onnxruntime"] = ortmodule_py.onnxruntime
 
-The names that are left out, and why, are in `ABSENT`.
+The names that are left out, and why, are in `ABSENT`, modules in `absent_modules`.
 """
 
 from __future__ import annotations
@@ -49,6 +49,11 @@ from ortmodule_py.inference.providers import (
 )
 from ortmodule_py.inference.session import InferenceSession as InferenceSession
 from ortmodule_py.onnxruntime import capi as capi
+from ortmodule_py.onnxruntime.absent_modules import (
+    report_absent_modules as _report_absent_modules,
+)
+
+_report_absent_modules()
 
 # The release of onnxruntime whose names these are: programs compare it.
 __version__: str = get_version_string()

@@ -8,6 +8,7 @@ from ortmodule_py.quantization.calibrate import CalibraterBase, MinMaxCalibrater
 from ortmodule_py.quantization.configurations import (
     DynamicQuantConfig,
     StaticQuantConfig,
+    get_qdq_config,
     quant_pre_process,
     quantize,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "TensorsData",
     "WeightError",
     "create_calibrator",
+    "get_qdq_config",
     "load_tensors_data",
     "quant_pre_process",
     "quantize",
@@ -69,7 +71,6 @@ __all__ = [
 
 # Names of onnxruntime.quantization that are left out, and what to do instead.
 _ELSEWHERE = {
-    "get_qdq_config": "pass the options to quantize_static",
     "QDQQuantizer": "call quantize_static",
     "CudaQuantizer": "quantized models are for the CPU",
     "write_calibration_table": "tables for TensorRT are not written",

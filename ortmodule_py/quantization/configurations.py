@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from ortmodule_py.inference.notices import Log
 from ortmodule_py.quantization.dynamic import quantize_dynamic
 from ortmodule_py.quantization.kinds import CalibrationMethod, QuantFormat, QuantType
-from ortmodule_py.quantization.model_files import read_model, write_model
+from ortmodule_py.quantization.model_files import has_external_data, read_model, write_model
 from ortmodule_py.quantization.report import QuantizationReport
 from ortmodule_py.quantization.static import quantize_static
 
@@ -32,6 +33,9 @@ class StaticQuantConfig:
     calibration_providers: Any = None
     extra_options: dict[str, Any] | None = None
 
+    def __post_init__(self) -> None:
+        _fill(self)
+
 
 @dataclass
 class DynamicQuantConfig:
@@ -45,6 +49,17 @@ class DynamicQuantConfig:
     reduce_range: bool = False
     use_external_data_format: bool = False
     extra_options: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        _fill(self)
+
+
+def _fill(config: StaticQuantConfig | DynamicQuantConfig) -> None:
+    """Scripts add to the lists and options of a configuration."""
+    config.op_types_to_quantize = list(config.op_types_to_quantize or ())
+    config.nodes_to_quantize = list(config.nodes_to_quantize or ())
+    config.nodes_to_exclude = list(config.nodes_to_exclude or ())
+    config.extra_options = config.extra_options or {}
 
 
 def quantize(
@@ -65,6 +80,90 @@ def quantize(
 
 def _arguments(config: StaticQuantConfig | DynamicQuantConfig) -> dict[str, Any]:
     return dict(vars(config))
+
+
+_NEVER_QUANTIZED = ("Cast", "DequantizeLinear", "QuantizeLinear")
+# Arguments of calibrators: the extra option of quantize_static.
+_CALIBRATION_OPTIONS = {
+    "symmetric": "CalibTensorRangeSymmetric",
+    "moving_average": "CalibMovingAverage",
+    "averaging_constant": "CalibMovingAverageConstant",
+    "max_intermediate_outputs": "CalibMaxIntermediateOutputs",
+    "percentile": "CalibPercentile",
+}
+
+
+def get_qdq_config(
+    model_input: Any,
+    calibration_data_reader: Any,
+    calibrate_method: Any = CalibrationMethod.MinMax,
+    calibrate_args: Mapping[str, Any] | None = None,
+    activation_type: Any = QuantType.QUInt8,
+    weight_type: Any = QuantType.QInt8,
+    activation_symmetric: bool = False,
+    weight_symmetric: bool | None = None,
+    per_channel: bool = False,
+    reduce_range: bool = False,
+    keep_removable_activations: bool = False,
+    min_real_range: float | None = None,
+    tensor_quant_overrides: Mapping[str, Any] | None = None,
+    calibration_providers: Any = None,
+    op_types_to_quantize: Iterable[str] | None = None,
+    nodes_to_exclude: Iterable[str] | Callable[[Any, Any], bool] | None = None,
+    extra_options: Mapping[str, Any] | None = None,
+) -> StaticQuantConfig:
+    """The arguments with which quantize() turns all operators of a model into integers.
+
+    Args as for quantize_static(), some of its extra options with names of their own, and:
+        op_types_to_quantize: None for all operators of the model but Cast and those that quantize.
+        nodes_to_exclude: names, or a function of the onnx package's ModelProto and NodeProto.
+        extra_options: have the last word.
+    """
+    excluded = _excluded(model_input, nodes_to_exclude, set(op_types_to_quantize or ()))
+    op_types = list(op_types_to_quantize or ()) or sorted(
+        {op for name, _, op, _, _ in read_model(model_input).nodes() if name not in excluded}
+        - set(_NEVER_QUANTIZED)
+    )
+    options = {
+        "MinimumRealRange": min_real_range,
+        "QDQKeepRemovableActivations": keep_removable_activations,
+        "ActivationSymmetric": activation_symmetric,
+        "WeightSymmetric": weight_symmetric,
+        "ForceQuantizeNoInputCheck": True,
+        "TensorQuantOverrides": dict(tensor_quant_overrides or {}),
+    }
+    for name, value in (calibrate_args or {}).items():
+        if name in _CALIBRATION_OPTIONS:
+            options[_CALIBRATION_OPTIONS[name]] = value
+    return StaticQuantConfig(
+        calibration_data_reader,
+        calibrate_method,
+        QuantFormat.QDQ,
+        activation_type,
+        weight_type,
+        op_types,
+        nodes_to_exclude=sorted(excluded),
+        per_channel=per_channel,
+        reduce_range=reduce_range,
+        use_external_data_format=has_external_data(model_input),
+        calibration_providers=calibration_providers,
+        extra_options={**options, **(extra_options or {})},
+    )
+
+
+def _excluded(model_input: Any, given: Any, op_types: set[str]) -> set[str]:
+    if not callable(given):
+        return set(given or ())
+    import onnx  # whose nodes the function takes
+
+    model = model_input
+    if not isinstance(model, onnx.ModelProto):
+        model = onnx.load(model, load_external_data=False)
+    return {
+        node.name
+        for node in model.graph.node
+        if (not op_types or node.op_type in op_types) and given(model, node)
+    }
 
 
 def quant_pre_process(

@@ -56,6 +56,13 @@ def size_bytes(model: Any) -> int:
     return own if weights <= own else own + weights
 
 
+def has_external_data(model: Any) -> bool:
+    """Whether weights of the model are in files beside it, or too large for one file."""
+    if hasattr(model, "ByteSize") or isinstance(model, (bytes, bytearray, memoryview)):
+        return size_bytes(model) > _LARGEST_FILE_BYTES
+    return size_bytes(model) > os.path.getsize(model)
+
+
 def feeds_of(samples: Any) -> list[Feed]:
     """A list of feeds from a list, one feed, a CalibrationDataReader, or None."""
     if samples is None:

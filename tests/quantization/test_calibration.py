@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import subprocess
 import sys
@@ -16,7 +17,9 @@ import pytest
 from onnx import helper
 from onnxruntime.quantization import calibrate as stock_calibrate
 
+import ortmodule_py.onnxruntime
 import ortmodule_py.quantization as ours
+from ortmodule_py.onnxruntime.quantization.preprocess import main as preprocess
 from tests.quantization import models
 
 METHODS = ["Percentile", "Entropy"]
@@ -198,7 +201,8 @@ def test_wrong_arguments_of_calibraters(tmp_path: Path) -> None:
 def test_configurations(tmp_path: Path) -> None:
     model, path = models.gemm(), tmp_path / "m.onnx"
     onnx.save(model, path)
-    ours.quant_pre_process(path, tmp_path / "prepared.onnx")
+    assert preprocess(["--input", str(path), "--output", str(tmp_path / "prepared.onnx")]) == 0
+    assert preprocess(["--input", str(tmp_path), "--output", str(tmp_path / "p.onnx")]) == 1
     static = ours.StaticQuantConfig(models.feeds(model), per_channel=True)
     ours.quantize(tmp_path / "prepared.onnx", tmp_path / "static.onnx", static)
     ours.quantize(path, tmp_path / "dynamic.onnx", ours.DynamicQuantConfig())
@@ -225,3 +229,54 @@ def test_modules_that_scripts_import_from() -> None:
         "assert onnxruntime.quantization.quantize is ours.quantize\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize("excluded", [None, ["conv"], lambda _, node: node.op_type == "Gemm"])
+def test_qdq_configuration_is_that_of_onnxruntime(excluded: Any, tmp_path: Path) -> None:
+    model, path = models.conv(), tmp_path / "m.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="m.data", size_threshold=0)
+    found = {}
+    for package in (stock, ours):
+        config = package.get_qdq_config(
+            path,
+            None,
+            calibrate_args={"moving_average": True},
+            weight_type=package.QuantType.QUInt8,
+            min_real_range=1e-4,
+            tensor_quant_overrides={"x": [{"rmin": -9.0, "rmax": 9.0}]},
+            nodes_to_exclude=excluded,
+            extra_options={"WeightSymmetric": True},
+        )
+        config.op_types_to_quantize = sorted(config.op_types_to_quantize)
+        found[package] = {key: str(value) for key, value in vars(config).items()}
+    assert found[ours] == found[stock]
+    assert found[ours]["use_external_data_format"] == "True"
+    config = ours.get_qdq_config(path, models.feeds(model), nodes_to_exclude=excluded)
+    ours.quantize(path, tmp_path / "q.onnx", config)
+    kinds = [node.op_type for node in onnx.load(tmp_path / "q.onnx").graph.node]
+    assert kinds.count("QuantizeLinear") > 3
+    plain, theirs = vars(ours.DynamicQuantConfig()), vars(stock.DynamicQuantConfig())
+    assert {key: str(plain[key]) for key in plain} == {key: str(theirs[key]) for key in plain}
+
+
+@pytest.mark.parametrize("package", ["onnxruntime", "ortmodule_py.onnxruntime"])
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        ("quantization.matmul_nbits_quantizer", "onnxruntime's tool writes them"),
+        ("quantization.execution_providers.qnn", "call get_qdq_config"),
+        ("quantization.operators.conv", "call quantize_static or quantize_dynamic"),
+        ("transformers.float16", "call ortmodule_py.convert_precision.convert_precision"),
+        ("transformers.optimizer", "sessions fuse operators themselves"),
+        ("tools.onnx_model_utils", "they prepare models"),
+    ],
+)
+def test_modules_that_are_left_out(package: str, module: str, reason: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in sys.modules if name.split(".")[0] == "onnxruntime"]:
+            patch.delitem(sys.modules, name)
+        patch.setitem(sys.modules, "onnxruntime", ortmodule_py.onnxruntime)
+        with pytest.raises(ModuleNotFoundError, match=f" is left out: .*{reason}"):
+            importlib.import_module(f"{package}.{module}")
+    # The other package is not ours.
+    importlib.import_module("onnxruntime.quantization.onnx_model")

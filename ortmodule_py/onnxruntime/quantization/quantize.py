@@ -10,6 +10,7 @@ from ortmodule_py.quantization import (
     QuantizationMode as QuantizationMode,
     QuantType as QuantType,
     StaticQuantConfig as StaticQuantConfig,
+    get_qdq_config as get_qdq_config,
     quantize as quantize,
     quantize_dynamic as quantize_dynamic,
     quantize_static as quantize_static,
