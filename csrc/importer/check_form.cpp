@@ -1,9 +1,13 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <limits>
+#include <memory>
+#include <string>
 #include <tuple>
 
 #include "base/error.h"
+#include "importer/importer.h"
 #include "importer/operator_forms.h"
 #include "ops/torch_call.h"
 
@@ -110,6 +114,40 @@ void check_form(const OnnxNode& node, int64_t opset) {
   check_values(node.inputs, form->inputs, "operand");
   check_values(node.outputs, form->outputs, "output");
   check_attrs(node, form->attrs);
+}
+
+namespace {
+
+// An operator that is newer than its set has the form of the latest one.
+int64_t opset_of(const OnnxModel& model, const OnnxNode& node) {
+  const auto found = std::ranges::find(model.opsets, node.domain, &OnnxOpset::domain);
+  const int64_t opset = found == model.opsets.end() ? 1 : found->version;
+  return find_operator_form(node.domain, node.op, opset) ? opset
+                                                         : std::numeric_limits<int64_t>::max();
+}
+
+void check_graph(const OnnxModel& model, const OnnxGraph& graph, std::string& text, int& count) {
+  constexpr int kMostListed = 20;
+  for (const OnnxNode& node : graph.nodes) {
+    for (const auto& [name, value] : node.attrs)
+      if (const auto* inner = std::get_if<std::shared_ptr<const OnnxGraph>>(&value))
+        check_graph(model, **inner, text, count);
+    try {
+      check_form(node, opset_of(model, node));
+    } catch (const Refused& refused) {
+      if (++count <= kMostListed) text += str("\n  - ", node_title(node), ": ", refused.what());
+    }
+  }
+}
+
+}  // namespace
+
+void check_forms(const OnnxModel& model) {
+  std::string text;
+  int count = 0;
+  check_graph(model, model.graph, text, count);
+  ORTM_CHECK(count == 0, "[model] every node must be valid, but found ", count,
+             count == 1 ? " that is" : " that are", " not:", text);
 }
 
 }  // namespace ortmodule

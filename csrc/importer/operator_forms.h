@@ -30,4 +30,8 @@ const OperatorForm* find_operator_form(std::string_view domain, std::string_view
 /// of one without a form.
 void check_form(const OnnxNode& node, int64_t opset);
 
+/// The same for all nodes of a model, its subgraphs included, for those who take operands and
+/// attributes as they are. Throws Error, with all nodes that cannot be.
+void check_forms(const OnnxModel& model);
+
 }  // namespace ortmodule

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "ops/infer_rules.h"
 #include "ops/onnx_few_bits.h"
 #include "ops/onnx_nested.h"
 #include "ops/op_def.h"
@@ -82,13 +83,46 @@ Value* product_of_bits(OnnxCall& c, int64_t bits) {
   return c.cast(row ? c.reshape(y, {y->dims.back()}) : y, x->dtype);
 }
 
+bool have_sizes(OnnxCall& c, const Dims& dims, const Dims& wanted) {
+  bool same = dims.size() == wanted.size();
+  for (size_t d = 0; same && d < dims.size(); ++d) same = c.sizes().equal(dims[d], wanted[d]);
+  return same;
+}
+
+// An operand has rows [N, `each`], which may be joined to one list.
+void check_rows(OnnxCall& c, size_t i, int64_t columns, int64_t each) {
+  const Dims dims = c.dims(i);
+  if (!have_sizes(c, dims, {columns * each}) && !have_sizes(c, dims, {columns, each}))
+    c.refuse(str("operand ", i, " must have ", columns, " rows of ", each, ", but found ",
+                 dims_text(dims)));
+}
+
+void check_nbits_operands(OnnxCall& c, int64_t bits) {
+  const int64_t columns = c.integer("N"), block = c.integer("block_size");
+  const int64_t blocks = (c.integer("K") + block - 1) / block;
+  const Dims packed{columns, blocks, block * bits / 8};
+  if (!have_sizes(c, c.dims(1), packed) || c.dtype(1) != DType::UInt8)
+    c.refuse(str("B must be u8", dims_text(packed), " for N, K, bits and block_size, but found ",
+                 name_of(c.dtype(1)), dims_text(c.dims(1))));
+  if (!is_floating(c.dtype(2)))
+    c.refuse(str("scales must be real numbers, but found ", name_of(c.dtype(2))));
+  check_rows(c, 2, columns, blocks);
+  if (c.has(3))
+    check_rows(c, 3, columns, c.dtype(3) == DType::UInt8 ? (blocks * bits + 7) / 8 : blocks);
+}
+
 // A, B (packed), scales, zero_points?, g_idx?, bias?
 Values import_matmul_nbits(OnnxCall& c) {
   const int64_t bits = c.integer("bits", 4);
   if (bits != 2 && bits != 4 && bits != 8)
     c.refuse(str("'bits' must be 2, 4 or 8, but found ", bits));
-  if (c.integer("K") <= 0 || c.integer("N") <= 0 || c.integer("block_size") < 16)
-    c.refuse("K and N must be positive, and block_size at least 16");
+  constexpr int64_t kMost = int64_t{1} << 31;
+  for (const char* size : {"K", "N"})
+    if (c.integer(size) <= 0 || c.integer(size) > kMost)
+      c.refuse(str("'", size, "' must be from 1 to ", kMost, ", but found ", c.integer(size)));
+  if (c.integer("block_size") < 16 || c.integer("block_size") > kMost)
+    c.refuse(str("'block_size' must be at least 16, but found ", c.integer("block_size")));
+  check_nbits_operands(c, bits);
   if (c.integer("weight_prepacked", 0) != 0) c.refuse("weight_prepacked must be 0");
   if (c.has(4) && c.has(3) && c.dtype(3) == DType::UInt8)
     c.unsupported("g_idx with packed zero points is not supported: they must be floats");

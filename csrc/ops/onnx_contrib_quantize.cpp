@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "ops/infer_rules.h"
 #include "ops/onnx_nested.h"
 #include "ops/op_def.h"
 #include "ops/torch_rules.h"
@@ -10,14 +11,26 @@
 namespace ortmodule {
 namespace {
 
+// A scale and its zero point, of `dtype`, are one number each.
+void check_scale(OnnxCall& c, size_t i, DType dtype) {
+  for (size_t each : {i, i + 1})
+    if (c.has(each) && !c.sizes().equal(product(c.dims(each)), 1))
+      c.refuse(str("operand ", each, " must be one number, but found ", dims_text(c.dims(each))));
+  if (c.has(i + 1) && c.dtype(i + 1) != dtype)
+    c.refuse(str("zero points must have the type of what they are for, ", name_of(dtype),
+                 ", but operand ", i + 1, " is of ", name_of(c.dtype(i + 1))));
+}
+
 // Operand `i` with scale i + 1 and zero point i + 2, as real numbers.
 Value* dequantized(OnnxCall& c, size_t i) {
+  check_scale(c, i + 1, c.dtype(i));
   return call_nested(c, "DequantizeLinear", {c.in(i), c.in(i + 1), c.optional(i + 2)},
                      {{"axis", int64_t{0}}})[0];
 }
 
 // y with the scale and zero point of operands `i` and i + 1.
 Value* quantized(OnnxCall& c, Value* y, size_t i, DType dtype) {
+  check_scale(c, i, dtype);
   Value* zero = c.optional(i + 1);
   if (!zero) zero = c.full(0.0, {}, dtype);
   return call_nested(c, "QuantizeLinear", {y, c.in(i), zero}, {{"axis", int64_t{0}}})[0];
@@ -33,6 +46,7 @@ Values import_binary(OnnxCall& c) {
 // so ties are rare, and most of them are rounded as in onnxruntime.
 Values import_mul(OnnxCall& c) {
   const DType dtype = c.dtype(0);
+  for (size_t scale : {1, 4, 6}) check_scale(c, scale, dtype);
   const auto centred = [&](size_t i) {
     Value* x = c.cast(c.in(i), DType::Float32);
     return c.has(i + 2) ? c.pointwise("Sub", {x, c.cast(c.in(i + 2), DType::Float32)}) : x;

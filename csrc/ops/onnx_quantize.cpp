@@ -55,6 +55,36 @@ Value* spread(OnnxCall& c, Value* value, const Value* x, int64_t axis, int64_t b
   return c.reshape(value, dims);
 }
 
+// A zero point belongs to each scale. That of operand `x` also has its type.
+void check_zero_point(OnnxCall& c, const Value* x) {
+  if (!c.has(2)) return;
+  if (x && widened(c, c.in(2))->dtype != x->dtype)
+    c.refuse(str("x and its zero point must have the same type, but found ", name_of(c.dtype(0)),
+                 " and ", name_of(c.dtype(2))));
+  const Dims scale = c.dims(1), zero = c.dims(2);
+  if (c.sizes().equal(product(scale), 1) && c.sizes().equal(product(zero), 1)) return;
+  bool same = scale.size() == zero.size();
+  for (size_t d = 0; same && d < scale.size(); ++d) same = c.sizes().equal(scale[d], zero[d]);
+  if (!same)
+    c.refuse(str("there must be a zero point for each scale, but found scales ", dims_text(scale),
+                 " and zero points ", dims_text(zero)));
+}
+
+// As many scales as there are blocks, of which the last may be a part.
+void check_blocks(OnnxCall& c, const Value* x, int64_t axis, int64_t block) {
+  if (block == 0) return;
+  const Dims scale = c.dims(1);
+  if (block < 0 || scale.size() != x->rank())
+    c.refuse(str("block_size must be positive and scales have the rank of x, ", x->rank(),
+                 ", but found block_size ", block, " and scales ", dims_text(scale)));
+  const auto at = static_cast<size_t>(axis);
+  const DimExpr covered = scale[at] * DimExpr(block);
+  if (!c.sizes().at_most(x->dims[at], covered) ||
+      !c.sizes().at_most(covered, x->dims[at] + DimExpr(block - 1)))
+    c.refuse(str("there must be a scale for each block of ", block, " of axis ", axis,
+                 ", but found x ", dims_text(x->dims), " and scales ", dims_text(scale)));
+}
+
 int64_t quantized_axis(OnnxCall& c, const Value* x) {
   // Of one scale for all elements the axis does not count.
   if (c.rank(1) == 0 || (c.rank(1) == 1 && c.sizes().equal(c.dims(1)[0], 1))) return 0;
@@ -82,6 +112,8 @@ Value* quantize_to_float(OnnxCall& c, Value* x, Value* scale, Value* zero, DType
 Values import_quantize_linear(OnnxCall& c) {
   Value* x = c.in(0);
   const int64_t axis = quantized_axis(c, x), block = c.integer("block_size", 0);
+  check_zero_point(c, nullptr);
+  check_blocks(c, x, axis, block);
   DType dtype = c.has(2) ? c.dtype(2) : c.dtype_attr("output_dtype", DType::UInt8);
   Value* scale = spread(c, c.in(1), x, axis, block);
   Value* zero = c.has(2) ? spread(c, widened(c, c.in(2)), x, axis, block) : nullptr;
@@ -108,6 +140,8 @@ Values import_dequantize_linear(OnnxCall& c) {
   const bool real = is_narrow_float(c.dtype(0));
   Value* x = widened(c, c.in(0));
   const int64_t axis = quantized_axis(c, x), block = c.integer("block_size", 0);
+  check_zero_point(c, x);
+  check_blocks(c, x, axis, block);
   Value* scale = spread(c, c.in(1), x, axis, block);
   const DType dtype = c.dtype_attr("output_dtype", scale->dtype);
   if (real)  // a zero point is zero
@@ -205,10 +239,7 @@ struct ConvPlaces {
 };
 
 Value* integer_conv(OnnxCall& c, const ConvPlaces& places) {
-  std::vector<int64_t> kernel;
-  const Dims w_dims = c.dims(places.w);
-  for (size_t d = 2; d < w_dims.size(); ++d) kernel.push_back(c.sizes().fix(w_dims[d]));
-  const OnnxWindow window = read_onnx_window(c, kernel);
+  const OnnxWindow window = read_onnx_window(c, onnx_kernel(c, c.dims(places.w)));
   return c.emit("ConvInteger",
                 {c.in(0), c.in(places.w), without_sizes(c, c.optional(places.x_zero)),
                  without_sizes(c, c.optional(places.w_zero))},

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "ops/infer_rules.h"
 #include "ops/onnx_nested.h"
 #include "ops/op_def.h"
 #include "ops/torch_rules.h"
@@ -41,6 +42,17 @@ void pad_same(OnnxCall& c, OnnxWindow& w, bool upper) {
 }
 
 }  // namespace
+
+std::vector<int64_t> onnx_kernel(OnnxCall& c, const Dims& weights) {
+  std::vector<int64_t> kernel;
+  for (size_t d = 2; d < weights.size(); ++d) kernel.push_back(c.sizes().fix(weights[d]));
+  const std::vector<int64_t> given = c.integers("kernel_shape");
+  if (!given.empty() && given != kernel)
+    c.refuse(str("kernel_shape must be that of the weights, ",
+                 dims_text({kernel.begin(), kernel.end()}), ", but found ",
+                 dims_text({given.begin(), given.end()})));
+  return kernel;
+}
 
 OnnxWindow read_onnx_window(OnnxCall& c, std::vector<int64_t> kernel) {
   OnnxWindow w;
@@ -111,9 +123,7 @@ Attrs window_attrs(const OnnxWindow& w, bool with_kernel) {
 Values import_conv(OnnxCall& c) {
   Value *x = c.in(0), *weights = c.in(1);
   if (weights->rank() < 3) c.refuse("the weights must have a spatial dimension");
-  std::vector<int64_t> kernel;
-  for (size_t i = 2; i < weights->rank(); ++i) kernel.push_back(c.sizes().fix(weights->dims.at(i)));
-  OnnxWindow w = read_onnx_window(c, kernel);
+  OnnxWindow w = read_onnx_window(c, onnx_kernel(c, weights->dims));
   x = padded(c, x, w, 0.0);
   Attrs attrs = window_attrs(w, false);
   attrs.set("dilations", list(w.dilations));
@@ -142,9 +152,7 @@ Values import_conv_transpose(OnnxCall& c) {
   Value *x = c.in(0), *weights = c.in(1);
   if (weights->rank() < 3) c.refuse("the weights must have a spatial dimension");
   const size_t spatial = weights->rank() - 2;
-  std::vector<int64_t> kernel;
-  for (size_t i = 2; i < weights->rank(); ++i) kernel.push_back(c.sizes().fix(weights->dims.at(i)));
-  OnnxWindow w = read_onnx_window(c, kernel);
+  OnnxWindow w = read_onnx_window(c, onnx_kernel(c, weights->dims));
   std::vector<int64_t> more = per_dimension(c, "output_padding", spatial, 0);
   std::vector<int64_t> shape = c.integers("output_shape");
   if (shape.size() > spatial)

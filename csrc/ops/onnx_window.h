@@ -20,6 +20,9 @@ struct OnnxWindow {
   }
 };
 
+/// The window of weights [outputs, channels, sizes...], which `kernel_shape` may repeat.
+std::vector<int64_t> onnx_kernel(OnnxCall& c, const Dims& weights);
+
 /// Reads the attributes of a window of sizes `kernel` over operand 0. Refuses those that are out of
 /// range.
 OnnxWindow read_onnx_window(OnnxCall& c, std::vector<int64_t> kernel);

@@ -98,6 +98,8 @@ bool QOperatorQuantizer::has_scale(const std::string& name) const {
 
 bool QOperatorQuantizer::has_scales(const std::string& name, const ConstantRule& rule) const {
   const QuantizedValue* value = known(name);
+  const OnnxTensor* tensor = initializer(name);
+  if (tensor && rule.axis >= static_cast<int>(tensor->dims.size())) return false;
   return has_scale(name) || (value && value->axis == rule.axis);
 }
 

@@ -298,6 +298,82 @@ def test_an_unknown_word_is_no_default(name: str) -> None:
         InferenceSession(model, ONE_THREAD).run(None, feeds)
 
 
+BYTES, SCALE = np.ones((2, 4), "uint8"), np.array(0.5, "float32")
+POINT, SCALES = np.array(3, "uint8"), np.ones((2, 4), "float32")
+LINEAR = {
+    f"{what}{i}": each
+    for i in range(3)
+    for what, each in (("x", BYTES), ("scale", SCALE), ("point", POINT))
+    if (what, i) != ("x", 2)
+}
+BLOCKS = {
+    "x": np.ones((1, 64), "float32"),
+    "w": np.ones((8, 2, 16), "uint8"),
+    "scales": np.ones(16, "float32"),
+    "points": np.ones(8, "uint8"),
+}
+BLOCK_SIZES = {"K": 64, "N": 8, "bits": 4, "block_size": 32, "domain": "com.microsoft"}
+QUANTIZED: dict[str, tuple[Any, str]] = {
+    "type of a zero point": (
+        single("DequantizeLinear", {"x": BYTES, "s": SCALE, "z": np.array(3, "int8")}),
+        "same type, but found u8 and i8",
+    ),
+    "zero points of one scale": (
+        single("DequantizeLinear", {"x": BYTES, "s": SCALE, "z": np.ones(4, "uint8")}),
+        r"a zero point for each scale, but found scales \[\] and zero points \[z_0\]",
+    ),
+    "zero points of fewer scales": (
+        single("QuantizeLinear", {"x": SCALES, "s": SCALES[0], "z": np.ones(3, "uint8")}),
+        "a zero point for each scale",
+    ),
+    "scales beyond the blocks": (
+        single("DequantizeLinear", {"x": BYTES, "s": SCALES}, opset=21, axis=1, block_size=2),
+        r"a scale for each block of 2 of axis 1, but found x \[x_0,x_1\] and scales",
+    ),
+    "blocks of less than nothing": (
+        single("DequantizeLinear", {"x": BYTES, "s": SCALES}, opset=21, axis=1, block_size=-2),
+        "block_size must be positive",
+    ),
+    "types of a sum": (
+        single("QLinearAdd", {**LINEAR, "point2": np.array(3, "int8")}, domain="com.microsoft"),
+        "of what they are for, u8, but operand 7 is of i8",
+    ),
+    "scales of a product": (
+        single("QLinearMul", {**LINEAR, "scale1": SCALES[0]}, domain="com.microsoft"),
+        r"operand 4 must be one number, but found \[scale1_0\]",
+    ),
+    "sizes of a window": (
+        single("Conv", {"x": IMAGE, "w": IMAGE[:, :, 1:, 1:].copy()}, kernel_shape=[2, 3]),
+        r"kernel_shape must be that of the weights, \[3,3\], but found \[2,3\]",
+    ),
+    "blocks in another order": (
+        single("MatMulNBits", {**BLOCKS, "w": BLOCKS["w"].T.copy()}, **BLOCK_SIZES),
+        r"B must be u8\[8,2,16\] for N, K, bits and block_size, but found u8",
+    ),
+    "scales in another order": (
+        single("MatMulNBits", {**BLOCKS, "scales": BLOCKS["scales"].reshape(2, 8)}, **BLOCK_SIZES),
+        r"operand 2 must have 8 rows of 2, but found \[scales_0,scales_1\]",
+    ),
+    "scales that are integers": (
+        single(
+            "MatMulNBits", {**BLOCKS, "scales": BLOCKS["scales"].astype("int32")}, **BLOCK_SIZES
+        ),
+        "scales must be real numbers, but found i32",
+    ),
+    "a product beyond all sizes": (
+        single("MatMulNBits", BLOCKS, **{**BLOCK_SIZES, "K": 1 << 62}),
+        "'K' must be from 1 to",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", QUANTIZED)
+def test_quantized_operands_that_contradict_each_other(what: str) -> None:
+    (model, feeds), rule = QUANTIZED[what]
+    with pytest.raises(RuntimeError, match=rule):
+        InferenceSession(model, ONE_THREAD).run(None, feeds)
+
+
 def test_texts_behind_a_count_are_texts() -> None:
     """A constant of texts stays one in the part behind the cut."""
     model = make_model(

@@ -13,8 +13,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ortmodule_py import InferenceSession, _inference
+from ortmodule_py.convert_precision import convert_precision
 from ortmodule_py.inference import InvalidProtobuf, NoSuchFile
-from ortmodule_py.quantization import QuantizationReport, QuantType, quantize_dynamic
+from ortmodule_py.quantization import (
+    QuantizationReport,
+    QuantType,
+    quantize_dynamic,
+    quantize_static,
+)
 from ortmodule_py.quantization.__main__ import main
 from ortmodule_py.quantization.model_files import output_error
 from tests.quantization import models
@@ -279,6 +285,47 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert kinds.count("ConvInteger") == 1 and kinds.count("Conv") == 1
     assert main([str(tmp_path / "nothing.onnx"), str(out)]) == 1
     assert "must be a file" in capsys.readouterr().err
+
+
+def broken(op: str, attributes: dict[str, Any], *operands: str) -> onnx.ModelProto:
+    """A product and a node that cannot be one of its operator, or reads what is not there."""
+    return models.build(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["h"], "product"),
+            helper.make_node(op, list(operands), ["y"], "it", **attributes),
+        ],
+        {"x": (models.FLOAT, [2, 8])},
+        {"y": (models.FLOAT, None)},
+        {"w": models.random(8, 8)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "rule"),
+    [
+        (broken("Split", {}), "operand 0 must be given"),
+        (broken("Conv", {}, "h"), "operand 1 must be given"),
+        (broken("Where", {}, "h"), "operand 1 must be given"),
+        (broken("Transpose", {"perm": 3}, "h"), "attribute 'perm' must be"),
+        (broken("MatMul", {}, "h", "nowhere"), "found nothing of the name 'nowhere'"),
+        (broken("Cast", {"to": 1}, "y"), "cycle"),
+    ],
+    ids=["split", "conv", "where", "perm", "name", "cycle"],
+)
+def test_malformed_models_are_errors(model: onnx.ModelProto, rule: str, tmp_path: Path) -> None:
+    """Before anything takes their operands and attributes as they should be."""
+    out, feeds = tmp_path / "q.onnx", [{"x": models.random(2, 8)}]
+    for tool in (quantize_dynamic, quantize_static, convert_precision):
+        with pytest.raises(RuntimeError, match=rule):
+            tool(
+                model, out, **({"calibration_data_reader": feeds} if "static" in str(tool) else {})
+            )
+    changed = _inference.Model(model.SerializeToString())
+    options = _inference.StaticQuantization()
+    for options.qoperator in (False, True):
+        with pytest.raises(RuntimeError, match=rule):
+            changed.quantize_static(options, {"x": (-1.0, 1.0)})
+    assert not out.exists()
 
 
 def test_needs_neither_torch_nor_onnx(tmp_path: Path) -> None:

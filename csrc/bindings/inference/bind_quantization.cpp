@@ -11,6 +11,9 @@
 #include "base/error.h"
 #include "bindings/casts/sizes.h"
 #include "bindings/inference/topics.h"
+#include "importer/check_names.h"
+#include "importer/operator_forms.h"
+#include "importer/sorted_nodes.h"
 #include "onnx/onnx_file.h"
 #include "onnx/onnx_reader.h"
 #include "quantization/convert_precision.h"
@@ -31,6 +34,12 @@ std::shared_ptr<OnnxModel> read_model(const py::object& model) {
   const auto path = py::cast<std::filesystem::path>(model).string();
   const py::gil_scoped_release released;
   return std::make_shared<OnnxModel>(read_onnx_model(path));
+}
+
+// What transforms files takes nodes as they are.
+void check_model(const OnnxModel& model) {
+  check_forms(model);
+  check_names(with_sorted_nodes(model));
 }
 
 void write_model(const OnnxModel& model, const std::filesystem::path& path,
@@ -209,6 +218,7 @@ void bind_quantization(py::module_& m) {
           "quantize_dynamic",
           [](OnnxModel& model, const DynamicQuantization& options) {
             const py::gil_scoped_release released;
+            check_model(model);
             return quantize_dynamic(model, options);
           },
           py::arg("options"))
@@ -216,17 +226,31 @@ void bind_quantization(py::module_& m) {
           "convert_precision",
           [](OnnxModel& model, const PrecisionConversion& options) {
             const py::gil_scoped_release released;
+            check_model(model);
             return convert_precision(model, options);
           },
           py::arg("options"))
-      .def("computed_floats", &computed_floats, "Names of float32 values that nodes compute.")
-      .def("values_to_calibrate", &values_to_calibrate, py::arg("options"))
+      .def(
+          "computed_floats",
+          [](const OnnxModel& model) {
+            check_model(model);
+            return computed_floats(model);
+          },
+          "Names of float32 values that nodes compute.")
+      .def(
+          "values_to_calibrate",
+          [](const OnnxModel& model, const StaticQuantization& options) {
+            check_model(model);
+            return values_to_calibrate(model, options);
+          },
+          py::arg("options"))
       .def("add_ranges", &add_ranges, py::arg("names"),
            "Adds least and largest element of each value to the outputs.")
       .def(
           "quantize_static",
           [](OnnxModel& model, const StaticQuantization& options, ValueRanges ranges) {
             const py::gil_scoped_release released;
+            check_model(model);
             return quantize_static(model, options, std::move(ranges));
           },
           py::arg("options"), py::arg("ranges"));
