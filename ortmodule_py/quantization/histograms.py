@@ -22,7 +22,11 @@ _FEWEST_BINS = 512  # that a distribution is read from
 
 
 class Histogram:
-    """Counts of elements between `edges`, and their ends. Grows with later data."""
+    """Counts of elements between `edges`, and their ends. Grows with later data.
+
+    Data whose range is infinite, or so wide or narrow that float32 has no numbers between its bins
+    (masks of -3.4e38), have ends only: `is_counted` is False.
+    """
 
     def __init__(self, bins: int, of_magnitudes: bool) -> None:
         self._bins = bins
@@ -30,20 +34,30 @@ class Histogram:
         self._end: Any = None  # the largest magnitude that has a bin
         self._range: tuple[Any, Any] | None = None  # of bins of one width
         self.counts: Array | None = None
+        self.is_counted = True
         self.edges: Array = np.zeros(0, np.float32)
         self.lowest: Any = None
         self.highest: Any = None
 
     def prepare(self, lowest: Any, highest: Any, least_magnitude: Any) -> None:
         """Widens the histogram for data with these ends, which `add` is then called with."""
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                self._prepare(lowest, highest, least_magnitude)
+        except ValueError:  # of numpy: no such bins
+            self.is_counted = False
+            self.counts, self.edges = np.zeros(0, np.int64), np.zeros(0, np.float32)
+
+    def _prepare(self, lowest: Any, highest: Any, least_magnitude: Any) -> None:
         largest = np.maximum(abs(lowest), abs(highest))
         if self.counts is None:
             self.lowest, self.highest = lowest, highest
             first = least_magnitude if self._of_magnitudes else -largest
             self._begin(first, largest, self._bins)
             return
-        self.lowest, self.highest = min(self.lowest, lowest), max(self.highest, highest)
-        if largest <= self._end:
+        self.lowest = np.fmin(self.lowest, lowest)
+        self.highest = np.fmax(self.highest, highest)
+        if not self.is_counted or largest <= self._end:
             return
         if self._of_magnitudes:
             self._extend(largest)
@@ -78,6 +92,8 @@ class Histogram:
     def add(self, data: Array) -> None:
         """Counts the elements of an array."""
         assert self.counts is not None
+        if not self.is_counted:
+            return
         data = abs(data.ravel()) if self._of_magnitudes else data.ravel()
         if self._range is None:
             self.counts += np.histogram(data, bins=self.edges)[0]
@@ -87,6 +103,12 @@ class Histogram:
     def clipped(self, low: Any, high: Any) -> tuple[Any, Any]:
         """The ends of the data where these are beyond them."""
         return np.float32(max(low, self.lowest)), np.float32(min(high, self.highest))
+
+
+def _ends(data: Array) -> tuple[Any, Any, Any]:
+    """The least and largest element and the least magnitude, without NaN unless all are."""
+    flat = data.ravel()
+    return np.fmin.reduce(flat), np.fmax.reduce(flat), np.fmin.reduce(abs(flat))
 
 
 class HistogramCalibrater(CalibraterBase):
@@ -122,7 +144,7 @@ class HistogramCalibrater(CalibraterBase):
         for feed in feeds:
             for name, data in arrays(feed):
                 if data.size:
-                    seen[name].append((np.nanmin(data), np.nanmax(data), np.nanmin(abs(data))))
+                    seen[name].append(_ends(data))
         for name, all_ends in seen.items():
             lowest, highest, least = np.transpose(all_ends or [(0, 0, 0)]).astype(np.float32)
             self._histograms[name].prepare(lowest.min(), highest.max(), least.min())
@@ -161,6 +183,8 @@ class HistogramCalibrater(CalibraterBase):
         return TensorsData(self.method, found)
 
     def _data_of(self, histogram: Histogram) -> Any:
+        if not histogram.is_counted:
+            return histogram.lowest, histogram.highest
         return (*self._range_of(histogram), histogram.counts, histogram.edges)
 
     @abstractmethod
@@ -335,9 +359,11 @@ class DistributionCalibrater(HistogramCalibrater):
     def _range_of(self, histogram: Histogram) -> tuple[Any, Any]:
         return histogram.edges.min(), histogram.edges.max()
 
-    def _data_of(self, histogram: Histogram) -> TensorData:
+    def _data_of(self, histogram: Histogram) -> Any:
         counts, edges = histogram.counts, histogram.edges
         assert counts is not None
+        if not histogram.is_counted:
+            return super()._data_of(histogram)
         values = (edges[:-1] + edges[1:]) * 0.5
         if self._scenario == "p3":
             values = np.abs(values) ** (1.0 / 3.0) * np.sign(values)

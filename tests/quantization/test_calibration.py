@@ -159,6 +159,27 @@ def test_files_of_other_methods(method: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(again["x"].hist, here["x"].hist)
 
 
+@pytest.mark.parametrize("method", [*METHODS, "Distribution"])
+def test_data_without_bins_have_ends(method: str, tmp_path: Path) -> None:
+    """Masks of float32's lowest number and of infinity, with which onnxruntime's tool fails."""
+    path = tmp_path / "m.onnx"
+    onnx.save(folded(), path)
+    lowest = np.finfo(np.float32).min
+    for values, later in (([lowest, 0, 1], [2.0]), ([-np.inf, 1], [3.0]), ([np.nan], [1.0, 2.0])):
+        calibrater = ours.create_calibrator(
+            path, ["Neg", "Abs"], calibrate_method=ours.CalibrationMethod[method]
+        )
+        for each in (values, later):
+            calibrater.collect_data(Reader([np.array(each, "float32")]))
+        found = calibrater.compute_data()
+        all_values = np.array([*values, *later], "float32")
+        expected = np.fmin.reduce(all_values), np.fmax.reduce(all_values)
+        np.testing.assert_allclose(found["x"].range_value, expected, rtol=1e-3)
+        ours.save_tensors_data(found, tmp_path / "ranges.json")
+        there = stock.load_tensors_data(tmp_path / "ranges.json")["x"]
+        np.testing.assert_array_equal(there.range_value, found["x"].range_value)
+
+
 def test_calibraters_have_the_parameters_of_onnxruntime() -> None:
     names = ["create_calibrator", "CalibraterBase", "MinMaxCalibrater"]
     for name in [*names, "PercentileCalibrater", "EntropyCalibrater", "DistributionCalibrater"]:
