@@ -110,8 +110,8 @@ class MinMaxCalibrater(CalibraterBase):
         for feed, computed in zip(feeds, ranges(model, inner, feeds), strict=True):
             for name in names:
                 if name in feed:
-                    ends = float(np.min(feed[name])), float(np.max(feed[name]))
-                    self._ends[name].append(ends)
+                    fed = np.asarray(feed[name])
+                    self._ends[name].append((float(fed.min()), float(fed.max())))
             for name, ends in computed.items():
                 self._ends[name].append(ends)
 

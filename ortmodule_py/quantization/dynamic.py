@@ -8,7 +8,13 @@ from typing import Any
 from ortmodule_py import _inference
 from ortmodule_py.inference.errors import translated
 from ortmodule_py.quantization.choose import choose_faster
-from ortmodule_py.quantization.kinds import QuantType, integer_type, unknown_option
+from ortmodule_py.quantization.kinds import (
+    QuantType,
+    integer_type,
+    name_set,
+    set_option,
+    unknown_option,
+)
 from ortmodule_py.quantization.model_files import Feed, feeds_of, read_model, write_with_report
 from ortmodule_py.quantization.report import QuantizationReport
 
@@ -69,13 +75,13 @@ def quantize_dynamic(
     Raises ValueError for options that contradict each other or do not exist.
     """
     options = _inference.DynamicQuantization()
-    options.op_types = set(op_types_to_quantize or [])
+    options.op_types = name_set(op_types_to_quantize, "op_types_to_quantize")
     options.per_channel = bool(per_channel)
     options.reduce_range = bool(reduce_range)
     allowed = (QuantType.QInt8, QuantType.QUInt8)
     options.weight_type = integer_type(weight_type, allowed, "weight_type").tensor_type
-    options.nodes_to_quantize = set(nodes_to_quantize or [])
-    options.nodes_to_exclude = set(nodes_to_exclude or [])
+    options.nodes_to_quantize = name_set(nodes_to_quantize, "nodes_to_quantize")
+    options.nodes_to_exclude = name_set(nodes_to_exclude, "nodes_to_exclude")
     _set_extra(options, extra_options or {})
     feeds = feeds_of(samples)
     external = use_external_data_format
@@ -105,4 +111,4 @@ def _set_extra(options: _inference.DynamicQuantization, extra: Mapping[str, Any]
             raise unknown_option("dynamic", name, sorted(_EXTRA_OPTIONS))
         target = _EXTRA_OPTIONS[name]
         if target:
-            setattr(options, target, value)
+            set_option(options, target, name, value)

@@ -129,6 +129,25 @@ def unknown_option(kind: str, name: str, known: list[str]) -> ValueError:
     )
 
 
+def set_option(options: Any, target: str, name: str, value: Any) -> None:
+    """Sets the engine's option for one of `extra_options`. Raises ValueError for another type."""
+    try:
+        setattr(options, target, value)
+    except TypeError:
+        now = getattr(options, target)
+        kind = "a number" if now is None else f"like {now!r}"
+        raise ValueError(
+            f"[quantization] extra option {name!r} must be {kind}, but found {value!r}"
+        ) from None
+
+
+def name_set(given: Any, what: str) -> set[str]:
+    """Names from a list of them, none for None. Raises ValueError for a text, whose letters are none."""
+    if isinstance(given, str):
+        raise ValueError(f"[quantization] {what} must be a list of names, but found {given!r}")
+    return set(given or ())
+
+
 def integer_type(given: Any, allowed: tuple[QuantType, ...], what: str) -> QuantType:
     """A QuantType from one of ours, onnxruntime's, or a name. Raises ValueError."""
     name = str(given if isinstance(given, str) else getattr(given, "name", None))

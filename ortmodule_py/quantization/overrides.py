@@ -21,7 +21,7 @@ def set_overrides(
 
     Raises ValueError for a key that is unknown, and for keys that contradict each other.
     """
-    for name, channels in dict(given).items():
+    for name, channels in dict(given or {}).items():
         if isinstance(channels, Mapping) or not isinstance(channels, Sequence):
             raise ValueError(
                 f"[quantization] TensorQuantOverrides of {name!r} must be a list of dicts, but found "

@@ -90,7 +90,14 @@ def _tensor_data(name: str, given: Any) -> TensorData:
 
 def load_tensors_data(path: Any) -> TensorsData:
     """The ranges of a calibration cache, onnxruntime's or ours. Raises ValueError."""
-    content = json.loads(Path(path).read_text())
+    if Path(path).exists() and not Path(path).is_file():
+        raise ValueError(f"[quantization] {path}: must be a calibration cache, but is no file")
+    try:
+        content = json.loads(Path(path).read_text())
+    except ValueError as error:
+        raise ValueError(
+            f"[quantization] {path}: must be a calibration cache in JSON, but found: {error}"
+        ) from None
     try:
         method = content["calibration_method"]["value"].rpartition(".")[2]
         data = {name: TensorData.from_dict(each) for name, each in content["data"].items()}

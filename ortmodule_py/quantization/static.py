@@ -16,6 +16,8 @@ from ortmodule_py.quantization.kinds import (
     QuantFormat,
     QuantType,
     integer_type,
+    name_set,
+    set_option,
     unknown_option,
 )
 from ortmodule_py.quantization.model_files import feeds_of, read_model, write_with_report
@@ -50,6 +52,12 @@ _CALIBRATION: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "CalibTensorRangeSymmetric": ("symmetric", bool),
     "CalibMovingAverage": ("moving_average", bool),
     "CalibPercentile": ("percentile", float),
+}
+# Those of another method have no effect, as in onnxruntime.
+_OPTIONS_OF_METHODS = {
+    "MinMax": ("symmetric", "moving_average"),
+    "Percentile": ("symmetric", "percentile"),
+    "Entropy": ("symmetric",),
 }
 _WITHOUT_EFFECT = (
     "EnableSubgraph",
@@ -126,9 +134,9 @@ def quantize_static(
         )
     options = _options(per_channel, reduce_range, activation_type, weight_type)
     options.qoperator = format_name == "QOperator"
-    options.op_types = set(op_types_to_quantize or [])
-    options.nodes_to_quantize = set(nodes_to_quantize or [])
-    options.nodes_to_exclude = set(nodes_to_exclude or [])
+    options.op_types = name_set(op_types_to_quantize, "op_types_to_quantize")
+    options.nodes_to_quantize = name_set(nodes_to_quantize, "nodes_to_quantize")
+    options.nodes_to_exclude = name_set(nodes_to_exclude, "nodes_to_exclude")
     calibration = _set_extra(options, extra_options or {})
     model = read_model(model_input)
     with translated():
@@ -181,8 +189,12 @@ def _ranges(
             "[quantization] a calibration_data_reader or an existing calibration_cache_path must "
             "be given"
         )
+    known = _OPTIONS_OF_METHODS.get(getattr(method, "name", method), ())
     calibrator = create_calibrator(
-        model, calibrate_method=method, extra_options=options, names=names
+        model,
+        calibrate_method=method,
+        extra_options={name: options[name] for name in options if name in known},
+        names=names,
     )
     calibrator.collect_data(reader)
     ranges = calibrator.compute_data()
@@ -198,8 +210,8 @@ def _set_extra(options: _inference.StaticQuantization, extra: Mapping[str, Any])
         if name in _EXTRA_OPTIONS:
             target, opposite = _EXTRA_OPTIONS[name]
             if target == "ops_without_output":
-                value = set(value)
-            setattr(options, target, not value if opposite else value)
+                value = name_set(value, f"extra option {name!r}")
+            set_option(options, target, name, not value if opposite else value)
         elif name in _CALIBRATION:
             option, kind = _CALIBRATION[name]
             calibration[option] = kind(value)

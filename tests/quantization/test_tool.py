@@ -287,6 +287,64 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "must be a file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("tools", "arguments", "rule"),
+    [
+        ("ds", {"op_types_to_quantize": "MatMul"}, "op_types_to_quantize must be a list of names"),
+        ("ds", {"nodes_to_exclude": "one"}, "nodes_to_exclude must be a list of names"),
+        ("ds", {"extra_options": {"ActivationSymmetric": "yes"}}, "must be like False, but found"),
+        ("ds", {"extra_options": {"MinimumRealRange": "x"}}, "must be a number, but found 'x'"),
+        (
+            "s",
+            {"extra_options": {"OpTypesToExcludeOutputQuantization": "Gemm"}},
+            "'OpTypesToExcludeOutputQuantization' must be a list of names, but found 'Gemm'",
+        ),
+        (
+            "s",
+            {"calibration_cache_path": Path(__file__).parent},
+            "must be a calibration cache, but is no file",
+        ),
+        ("s", {"calibration_cache_path": __file__}, "calibration cache in JSON, but found: "),
+    ],
+    ids=range(7),
+)
+def test_arguments_of_other_types(
+    tools: str, arguments: dict[str, Any], rule: str, tmp_path: Path
+) -> None:
+    model, out = models.gemm(), tmp_path / "q.onnx"
+    for tool in tools:
+        with pytest.raises(ValueError, match=rule):
+            if tool == "d":
+                quantize_dynamic(model, out, **arguments)
+            else:
+                quantize_static(model, out, models.feeds(model), **arguments)
+    assert not out.exists()
+
+
+def test_arguments_that_have_no_effect(tmp_path: Path) -> None:
+    """As in onnxruntime: options of another method, none of its kind; and arrays of torch."""
+    torch = pytest.importorskip("torch")
+    model, files = models.gemm(), []
+    feeds = [{"x": torch.from_numpy(feed["x"])} for feed in models.feeds(model)]
+    nothing = {"TensorQuantOverrides": None, "ActivationSymmetric": None, "BlockSize": 0}
+    for method, extra in (
+        ("MinMax", {"CalibPercentile": 99}),
+        ("Entropy", {"CalibMovingAverage": True}),
+        ("Percentile", {"CalibMovingAverage": True}),
+    ):
+        for options in (extra, nothing):
+            quantize_static(
+                model,
+                tmp_path / "q.onnx",
+                feeds,
+                calibrate_method=method,
+                extra_options=options,
+                verbose=False,
+            )
+            files.append((tmp_path / "q.onnx").read_bytes())
+        assert files[-1] == files[-2]
+
+
 def broken(op: str, attributes: dict[str, Any], *operands: str) -> onnx.ModelProto:
     """A product and a node that cannot be one of its operator, or reads what is not there."""
     return models.build(
