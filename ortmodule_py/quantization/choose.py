@@ -75,7 +75,8 @@ def choose_faster(
         if not chosen or (worst <= max_error and report.speedup >= 1.0):
             break
         chosen = _fewer(chosen, by_error=worst > max_error)
-    _explain(report, trials)
+    obstacles = {row["output"]: row["note"] for row in rows if not row["quantized"]}
+    _explain(report, trials, obstacles)
     return report
 
 
@@ -130,11 +131,12 @@ def _write(
     return write_with_report(model_input, model_output, model, found, external)
 
 
-def _explain(report: QuantizationReport, trials: list[_Trial]) -> None:
+def _explain(report: QuantizationReport, trials: list[_Trial], obstacles: dict[str, str]) -> None:
     by_output = {trial.record.output: trial for trial in trials}
     for node in report.nodes:
         trial = by_output.get(node.output)
-        if trial is None:
+        if trial is None:  # it cannot be quantized
+            node.note = obstacles.get(node.output, node.note)
             continue
         node.note = trial.record.note
         node.error = trial.record.error
