@@ -102,6 +102,23 @@ def read_size(tx: Any, of: VariableTracker, read: Read) -> VariableTracker | Non
     return argument_of(tx, size, found.sources, size(*found.now))
 
 
+def follows_from_arguments(of: VariableTracker) -> bool:
+    """Whether `read_size` can read the tensor."""
+    return _Arguments().copy(of.as_proxy().node) is not None
+
+
+def constant_of_sizes(of: VariableTracker) -> Tensor | None:
+    """A tensor that is made of constants and of sizes that the capture has fixed; None for others."""
+    found = _Arguments()
+    last = found.copy(of.as_proxy().node)
+    if last is None or found.sources:
+        return None
+    found.graph.output(last)
+    with torch.no_grad():
+        made: Tensor = fx.GraphModule({}, found.graph)()
+    return made
+
+
 def tensor_of_list(tx: Any, numbers: VariableTracker) -> VariableTracker | None:
     """A list or tuple of ints, from outside of the graph, as a tensor; None for other values.
 

@@ -139,6 +139,21 @@ def test_a_number_that_a_condition_reads() -> None:
     _whole(_report(function))
 
 
+def test_a_list_of_numbers() -> None:
+    """Sizes of images that are packed in one sequence, as in Qwen-VL: a capture for each number of images."""
+
+    def function(self: Any, x: Tensor, grids: Tensor) -> Tensor:
+        factors = torch.tensor([2]).expand(len(grids))
+        places = [
+            torch.cartesian_prod(torch.arange(h // factor), torch.arange(w))
+            for (h, w), factor in zip(grids.tolist(), factors.tolist(), strict=True)
+        ]
+        return self.fc(x) * torch.cat(places).sum()
+
+    groups = [[[4, 4], [4, 6]], [[6, 4], [8, 5]], [[10, 3], [4, 7]], [[4, 4], [6, 3], [8, 6]]]
+    assert_whole(_report(function, groups), 2)
+
+
 def test_a_number_of_which_each_value_is_a_capture_breaks_the_graph_in_the_end() -> None:
     def function(self: Any, x: Tensor, index: Tensor) -> Tensor:
         for _ in range(index[0].item()):

@@ -6,23 +6,32 @@ leaves, or the greatest index. Here each call computes them before the graph run
 
 from __future__ import annotations
 
+import functools
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._dynamo.variables import ConstantVariable, TupleVariable, UserFunctionVariable
+from torch._dynamo.variables import ConstantVariable, ListVariable, TupleVariable, UserFunctionVariable
 from torch._dynamo.variables.base import VariableTracker
 from torch._guards import CompileContext
 
-from ortmodule_py.dynamo.content_sizes import constant_tensor, read_size
+from ortmodule_py.dynamo.content_sizes import (
+    constant_of_sizes,
+    constant_tensor,
+    follows_from_arguments,
+    read_size,
+)
 from ortmodule_py.dynamo.graph_breaks import user_line
 from ortmodule_py.dynamo.patches.conditions import decide
 from ortmodule_py.dynamo.patches.probes import Trial
 from ortmodule_py.dynamo.patches.table import capturing_compiler, patch
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_LONGEST = 32
+"""Numbers of a list that is read: each of them is an argument of the graph."""
 _CAPTURES = 4
 """Captures of a line that reads a number before the graph breaks there: its values decide what is captured."""
 
@@ -135,7 +144,7 @@ def _probe_number(trial: Trial) -> bool:
 
 @patch(
     "numbers read from arguments",
-    "A number that is read from integers that are given is captured, once for all numbers.",
+    "Numbers that are read from integers that are given are captured, once for all numbers.",
     {(2, 13): "torch._dynamo.variables.tensor:TensorVariable.call_method"},
     probe=_probe_number,
     needed_by=None,
@@ -148,8 +157,46 @@ def _item(call: Callable[..., Any], self: Any, tx: Any, name: str, args: Any, kw
 
 
 def _numbers(tx: Any, tensor: Any) -> VariableTracker | None:
+    """`tensor.tolist()` without a graph break; None for long lists, and where `number_of` is None."""
     constant = constant_tensor(tensor)
-    return None if constant is None else VariableTracker.build(tx, constant.tolist())
+    if constant is not None:
+        return VariableTracker.build(tx, constant.tolist())
+    fake = _fake(tensor)
+    if fake.dim() == 0:
+        return number_of(tx, tensor)
+    if fake.dtype not in _INTEGERS or math.prod(map(_now, fake.shape)) > _LONGEST:
+        return None
+    captures = _captures()
+    if captures is None or not follows_from_arguments(tensor):
+        return None
+    shape = [int(size) for size in fake.shape]  # the list has one length in a capture
+    constant = constant_of_sizes(tensor)
+    if constant is not None:
+        captures.add(str(CompileContext.current_compile_id()))
+        return VariableTracker.build(tx, constant.tolist())
+    numbers = [_read(tx, tensor, _element(i)) for i in range(math.prod(shape))]
+    return None if None in numbers else _nested(numbers, shape)
+
+
+def _now(size: Any) -> int:
+    """A size at this capture, without a guard."""
+    return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
+
+
+@functools.cache
+def _element(position: int) -> Callable[[Tensor], int]:
+    def read(tensor: Tensor) -> int:
+        return int(tensor.flatten()[position])
+
+    return read
+
+
+def _nested(numbers: list[Any], shape: list[int]) -> VariableTracker:
+    if len(shape) == 1:
+        return ListVariable(numbers)
+    step = math.prod(shape[1:])
+    rows = [numbers[i * step : (i + 1) * step] for i in range(shape[0])]
+    return ListVariable([_nested(row, shape[1:]) for row in rows])
 
 
 def number_of(tx: Any, tensor: Any) -> VariableTracker | None:
@@ -168,15 +215,19 @@ def number_of(tx: Any, tensor: Any) -> VariableTracker | None:
 
 def _read(tx: Any, tensor: Any, read: Callable[[Tensor], int]) -> VariableTracker | None:
     """What `read` finds in the tensor; None if it does not follow from an argument, or changes too often."""
-    compiler: Any = capturing_compiler()
-    captures = compiler.log.number_reads[user_line()]
-    current = str(CompileContext.current_compile_id())
-    if current not in captures and len(captures) >= _CAPTURES:
-        return None
-    number = read_size(tx, tensor, read)
-    if number is not None:
-        captures.add(current)
+    captures = _captures()
+    number = None if captures is None else read_size(tx, tensor, read)
+    if captures is not None and number is not None:
+        captures.add(str(CompileContext.current_compile_id()))
     return number
+
+
+def _captures() -> set[str] | None:
+    """The captures in which this line has read a number; None if there are too many."""
+    compiler: Any = capturing_compiler()
+    captures: set[str] = compiler.log.number_reads[user_line()]
+    current = str(CompileContext.current_compile_id())
+    return captures if current in captures or len(captures) < _CAPTURES else None
 
 
 # ---- conditions ----------------------------------------------------------------------------------
