@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,7 @@ CERTAIN: dict[str, Callable[[Tensor], Any]] = {
     "at most one": lambda y: torch.rand(1, dtype=torch.float64) <= 1.0,
     "below one": lambda y: torch.lt(torch.rand(1, device=y.device), 1),
     "above one": lambda y: torch.rand_like(y[0, 0]) > 1,
+    "random": lambda y: random.random() < 0.0 or random.uniform(0, 1) < 0 or random.randint(2, 4) > 4,
     "mirrored": lambda y: torch.rand(1) < 1 and 0.0 < torch.rand(1),  # noqa: SIM300
 }
 
@@ -48,6 +50,7 @@ def test_a_condition_with_one_outcome_is_captured(name: str) -> None:
 
 UNCERTAIN: dict[str, Callable[[Tensor], Any]] = {
     "half": lambda y: torch.rand(1) < 0.5,
+    "of random": lambda y: random.uniform(0, 1) <= 0.0,
     "changed": lambda y: torch.rand(1).sub_(1) < 0,
     "normal": lambda y: torch.randn(1) < 0,
 }

@@ -1,17 +1,20 @@
 """Decides conditions on a drawn number that have one outcome: `torch.rand(1) > self.module_dropout`, which is 0.
 
-Dynamo breaks the graph there. Numbers of `rand` lie in [0, 1), so that some comparisons are always true or
-false. The engine's own numbers need not include 0, which torch draws once in 16 million times.
+Dynamo breaks the graph there. Numbers of `rand` lie in [0, 1), and those of `random.uniform(a, b)` between its
+bounds, so that some comparisons are always true or false. The engine's own numbers need not include 0, which torch draws once in 16 million times.
 """
 
 from __future__ import annotations
 
 import operator
+import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._dynamo.source import RandomValueSource
 
 from ortmodule_py.dynamo.patches.conditions import decide
 from ortmodule_py.dynamo.patches.probes import Trial
@@ -39,11 +42,11 @@ def _probe(trial: Trial) -> bool:
     needed_by=None,
 )
 def _step(step: Callable[..., Any], self: Any) -> Any:
-    decide(self, lambda value: _outcome(value.as_proxy().node))
+    decide(self, lambda value: _outcome(self, value.as_proxy().node))
     return step(self)
 
 
-def _outcome(condition: fx.Node) -> bool | None:
+def _outcome(tx: Any, condition: fx.Node) -> bool | None:
     """Whether a comparison of one drawn number with a constant is true; None for other conditions."""
     name = _COMPARISONS.get(condition.target)
     if name is None or len(condition.args) != 2 or condition.meta["example_value"].numel() != 1:
@@ -51,13 +54,41 @@ def _outcome(condition: fx.Node) -> bool | None:
     drawn, bound = condition.args
     if isinstance(bound, fx.Node):
         drawn, bound, name = bound, drawn, _MIRRORED[name]
-    if not isinstance(bound, (int, float)) or not _is_draw(drawn):
+    limits = _range_of(tx, drawn) if isinstance(bound, (int, float)) else None
+    if limits is None:
         return None
-    if bound >= 1:
+    if bound > limits.high or (bound == limits.high and (limits.below or name in ("le", "gt"))):
         return name in _LESS
-    if bound < 0 or (bound == 0 and name in ("lt", "ge")):
+    if bound < limits.low or (bound == limits.low and (limits.above or name in ("lt", "ge"))):
         return name in _GREATER
-    return name in _GREATER if bound == 0 and _is_of_engine(drawn) else None
+    return None
+
+
+@dataclass
+class _Range:
+    """Where drawn numbers lie."""
+
+    low: float
+    high: float
+    above: bool
+    """They are greater than `low`, not equal."""
+    below: bool
+
+
+def _range_of(tx: Any, drawn: Any) -> _Range | None:
+    if _is_draw(drawn):
+        return _Range(0.0, 1.0, above=_is_of_engine(drawn), below=True)
+    argument = drawn.meta.get("grapharg") if isinstance(drawn, fx.Node) else None
+    source = getattr(argument, "source", None)
+    if not isinstance(source, RandomValueSource):
+        return None
+    function, args, kwargs = tx.output.random_calls[source.random_call_index]
+    if function == random.random:
+        return _Range(0.0, 1.0, above=False, below=True)
+    numbers = [*args, *kwargs.values()]
+    if function not in (random.uniform, random.randint) or len(numbers) != 2:
+        return None
+    return _Range(min(numbers), max(numbers), above=False, below=False)
 
 
 def _is_draw(node: Any) -> bool:
