@@ -53,6 +53,7 @@ PURE = {
         "numel",
         "ones_like",
         "or_",
+        "pad",
         "permute",
         "ravel",
         "remainder",
