@@ -38,7 +38,9 @@ CERTAIN: dict[str, Callable[[Tensor], Any]] = {
     "at most one": lambda y: torch.rand(1, dtype=torch.float64) <= 1.0,
     "below one": lambda y: torch.lt(torch.rand(1, device=y.device), 1),
     "above one": lambda y: torch.rand_like(y[0, 0]) > 1,
-    "random": lambda y: random.random() < 0.0 or random.uniform(0, 1) < 0 or random.randint(2, 4) > 4,
+    "random": lambda y: (
+        random.random() < 0.0 or random.uniform(0, 1) < 0 or random.randint(2, 4) > 4
+    ),
     "mirrored": lambda y: torch.rand(1) < 1 and 0.0 < torch.rand(1),  # noqa: SIM300
 }
 

@@ -1,7 +1,8 @@
 """Decides conditions on a drawn number that have one outcome: `torch.rand(1) > self.module_dropout`, which is 0.
 
 Dynamo breaks the graph there. Numbers of `rand` lie in [0, 1), and those of `random.uniform(a, b)` between its
-bounds, so that some comparisons are always true or false. The engine's own numbers need not include 0, which torch draws once in 16 million times.
+bounds, so that some comparisons are always true or false. The engine's own numbers need not include 0, which
+torch draws once in 16 million times.
 """
 
 from __future__ import annotations

@@ -14,7 +14,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._dynamo.variables import ConstantVariable, ListVariable, TupleVariable, UserFunctionVariable
+from torch._dynamo.variables import (
+    ConstantVariable,
+    ListVariable,
+    TupleVariable,
+    UserFunctionVariable,
+)
 from torch._dynamo.variables.base import VariableTracker
 from torch._guards import CompileContext
 
