@@ -144,6 +144,29 @@ def test_a_singular_matrix_is_eagers_error(name: str) -> None:
             m(x)
 
 
+class _Determinant(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(0.9, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.linalg.det(x * self.scale)
+
+
+def test_the_determinant_of_a_singular_matrix_with_a_gradient_of_its_gradient() -> None:
+    """Torch has another formula there than for first gradients, which it gives as 0."""
+    singular = torch.tensor([[1.0, 2, 3], [2, 4, 6], [1, 0, 5]], dtype=torch.float64)
+    module = _Determinant()
+    found = []
+    for m in (module, ORTModule(copy.deepcopy(module))):
+        x = singular.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(m(x), x, create_graph=True)
+        (bend,) = torch.autograd.grad(slope.square().sum(), x)
+        found.append((slope, bend))
+    assert found[0][0].abs().max() > 1
+    torch.testing.assert_close(found[1], found[0])
+
+
 def test_an_assertion_is_eagers_error() -> None:
     def demand(x: Tensor) -> Tensor:
         torch._assert_async((x.abs() < 100).all(), "too large")

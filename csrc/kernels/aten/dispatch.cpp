@@ -360,9 +360,12 @@ void call_gradient(const KernelArgs& args) {
     }
     for (const int64_t index : order.wanted) wanted.push_back(operands[static_cast<size_t>(index)]);
     const bool is_last = n + 1 == call.orders.size();
+    // The program differentiates the first gradient, for which torch may take another formula: that
+    // of a determinant holds for singular matrices, too.
+    const bool differentiable = !is_last || n == 0;
     torch::autograd::variable_list found(wanted.size());
     if (!reached.empty())
-      found = torch::autograd::grad(reached, wanted, arrived, !is_last, !is_last, true);
+      found = torch::autograd::grad(reached, wanted, arrived, !is_last, differentiable, true);
     for (size_t k = 0; k < wanted.size(); ++k)
       if (!found[k].defined()) found[k] = at::zeros_like(wanted[k]);
     values = std::move(found);
