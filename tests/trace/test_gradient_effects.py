@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch.autograd import forward_ad
 from torch.nn import functional
 
@@ -182,6 +183,20 @@ def test_a_function_under_a_transform_keeps_its_rules(transform: str) -> None:
     assert len(pieces) == 1 and report["captures"] >= 2, report
     for reason in (pieces[0], breaks[0]):
         assert "OwnRules, under a transform" in reason and "test_gradient_effects.py:" in reason
+
+
+def test_a_function_of_integers_under_vmap_is_captured() -> None:
+    """As masks of transformers that are made of functions of positions: torch makes the rule of forward."""
+
+    def forward(self: Any, x: Tensor) -> Tensor:
+        hidden = torch.arange(len(x)) % 3 > 1
+        rows = torch.arange(len(x))
+        with TransformGetItemToIndex():
+            mask = torch.vmap(lambda i: torch.vmap(lambda j: (i >= j) & ~hidden[j])(rows))(rows)
+        result: Tensor = self.out(mask.float() @ self.fc(x))
+        return result
+
+    assert_compiled(_report(forward), 1)
 
 
 def _pulled_back_behind_a_break(self: Any, x: Tensor) -> Tensor:

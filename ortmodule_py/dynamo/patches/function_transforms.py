@@ -1,7 +1,7 @@
 """Breaks the graph at an `autograd.Function` under a transform of torch.func, and runs the transform in Python.
 
 Dynamo enters the transform while it traces, inlines the function's forward and drops its backward, `jvp` and
-`vmap`. Outside of transforms it does the same if no argument needs a gradient. The operators of forward
+`vmap`. That is right for integers under `vmap` alone. Outside of transforms it does the same if no argument needs a gradient. The operators of forward
 then have gradients with respect to what forward reads besides its arguments; in eager PyTorch they have none.
 """
 
@@ -20,6 +20,7 @@ from ortmodule_py.dynamo.graph_breaks import user_line
 from ortmodule_py.dynamo.patches.probes import Trial
 from ortmodule_py.dynamo.patches.table import break_graph, calls_named, capturing_compiler, patch
 
+_VMAP = torch._C._functorch.TransformType.Vmap
 _ENTERED = {"_grad_increment_nesting", "_jvp_increment_nesting", "_vmap_increment_nesting"}
 
 
@@ -58,9 +59,10 @@ def _enters_transform(gm: fx.GraphModule) -> bool:
 def _apply(
     call_apply: Callable[..., Any], self: Any, tx: Any, args: Any, kwargs: dict[str, Any]
 ) -> Any:
-    if torch._C._functorch.peek_interpreter_stack() is None:
-        if not torch.is_grad_enabled() or _needs_gradient((args, kwargs)):
-            return call_apply(self, tx, args, kwargs)
+    outside = torch._C._functorch.peek_interpreter_stack() is None
+    if outside and (not torch.is_grad_enabled() or _needs_gradient((args, kwargs))):
+        return call_apply(self, tx, args, kwargs)
+    if outside or _is_batched_alone(self.fn_cls, (args, kwargs)):
         disabled = GradModeVariable.create(tx, False, initialized=True)
         result = call_apply(self, tx, args, kwargs)
         disabled.exit(tx)
@@ -76,8 +78,19 @@ def _apply(
 
 
 def _needs_gradient(variables: Any) -> bool:
-    found = []
-    VariableTracker.visit(
-        lambda v: found.append(v.requires_grad is not False) if v.is_tensor() else None, variables
-    )
-    return any(found)
+    return any(v.requires_grad is not False for v in _tensors(variables))
+
+
+def _tensors(variables: Any) -> list[Any]:
+    found: list[Any] = []
+    VariableTracker.visit(lambda v: found.append(v) if v.is_tensor() else None, variables)
+    return found
+
+
+def _is_batched_alone(function: Any, variables: Any) -> bool:
+    """Whether forward is all there is: on integers, under `vmap` only, whose rule torch makes of it (masks)."""
+    levels = torch._C._functorch.get_interpreter_stack() or []
+    if not function.generate_vmap_rule or any(level.key() != _VMAP for level in levels):
+        return False
+    examples = [v.as_proxy().node.meta["example_value"] for v in _tensors(variables)]
+    return not any(x.is_floating_point() or x.is_complex() for x in examples)
