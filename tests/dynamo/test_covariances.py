@@ -9,13 +9,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.semantics import Calls, as_in_eager, assert_whole
+from ortmodule_py import ORTModule
+from tests.semantics import QUIET, Calls, as_in_eager, assert_whole
 
 Use = Callable[[Tensor], Tensor]
 
+COUNTS = torch.tensor([1, 2, 0, 3])
 COVARIANCES: dict[str, Use] = {
     "cov": torch.cov,
     "cov without correction": lambda y: y.mT.cov(correction=0),
+    "cov with counts": lambda y: torch.cov(y, fweights=COUNTS),
+    "cov with weights": lambda y: torch.cov(y, aweights=y[0].abs(), fweights=COUNTS, correction=2),
+    "cov with weights alone": lambda y: y.cov(aweights=y[0].square(), correction=0),
+    "cov of few with counts": lambda y: (
+        torch.cov(y, correction=9, fweights=COUNTS).isinf() * y.sum()
+    ),
     "corrcoef": torch.corrcoef,
     "corrcoef of a row": lambda y: y[0].corrcoef(),
     "cov of complex numbers": lambda y: torch.cov(torch.complex(y, y.sin())).abs(),
@@ -48,10 +56,12 @@ def test_combinations_of_a_fixed_number(r: int) -> None:
     assert_whole(as_in_eager(model, lambda m: _steps(m, 5, 3, 8)))
 
 
-def test_weights_are_left_to_torch() -> None:
-    weights = torch.tensor([1, 2, 1, 3])
-    model = Calls(lambda m, x: torch.cov(m.fc(x), fweights=weights))
-    as_in_eager(model, lambda m: _steps(m, 5, 3))
+@pytest.mark.parametrize("count", [-1, 0])
+def test_weights_that_torch_refuses(count: int) -> None:
+    model = Calls(lambda m, x: torch.cov(m.fc(x), fweights=COUNTS * count))
+    for module in (model, ORTModule(model, QUIET)):
+        with pytest.raises(RuntimeError, match="negative" if count else "sum to zero"):
+            module(torch.randn(5, 4))
 
 
 def test_too_few_observations() -> None:

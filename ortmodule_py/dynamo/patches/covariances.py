@@ -18,6 +18,7 @@ from ortmodule_py.dynamo.patches.probes import Trial
 from ortmodule_py.dynamo.patches.table import patch
 
 _CAPTURED = (torch.cov, torch.corrcoef, torch.combinations)
+_OPTIONS = {"correction", "fweights", "aweights"}
 _MOST_PLACES = 10_000
 """Of combinations that a graph has as a constant."""
 
@@ -28,6 +29,33 @@ def _cov(input: Tensor, *, correction: int = 1) -> Tensor:
     centered = rows - (rows.sum(1) / count).unsqueeze(1)
     free = count - correction if count > correction else 0
     return (torch.mm(centered, centered.t().conj()) / free).squeeze()
+
+
+def _weighted_cov(
+    input: Tensor,
+    *,
+    correction: int = 1,
+    fweights: Tensor | None = None,
+    aweights: Tensor | None = None,
+) -> Tensor:
+    rows = input.reshape(1, -1) if input.dim() < 2 else input
+    if fweights is not None and (fweights < 0).any():
+        raise RuntimeError("cov(): fweights cannot be negative")
+    if aweights is not None and (aweights < 0).any():
+        raise RuntimeError("cov(): aweights cannot be negative")
+    weights = aweights if fweights is None else fweights
+    if fweights is not None and aweights is not None:
+        weights = fweights * aweights
+    total = weights.sum()
+    if total == 0:
+        raise RuntimeError("cov(): weights sum to zero, can't be normalized")
+    centered = rows - ((rows * weights).sum(1) / total).unsqueeze(1)
+    if aweights is not None and correction != 0:
+        free = total - correction * (weights * aweights).sum() / total
+    else:
+        free = total - correction
+    free = torch.where(free > 0, free, torch.zeros_like(free))
+    return (torch.mm(centered, (centered * weights).t().conj()) / free).squeeze()
 
 
 def _corrcoef(input: Tensor) -> Tensor:
@@ -111,15 +139,35 @@ def _formula(name: str, operand: Any, rest: Any, kwargs: Any) -> Callable[..., T
     if not isinstance(operand, TensorVariable):
         return None
     example = operand.as_proxy().node.meta["example_value"]
-    options = [value.realize() for value in (*rest, *kwargs.values())]
+    given = {key: value.realize() for key, value in kwargs.items()}
+    weights = {key: value for key, value in given.items() if value.is_tensor()}
+    options = [
+        value.realize() for value in (*rest, *given.values()) if value not in weights.values()
+    ]
     if not all(value.is_python_constant() for value in options):
-        return None  # weights
+        return None
     if name == "combinations":
         return _chosen(example, rest, kwargs)
     known = example.dim() <= 2 and example.dtype is not torch.bool and not rest
-    if not known or not set(kwargs) <= ({"correction"} if name == "cov" else set()):
+    if not known or not set(kwargs) <= (_OPTIONS if name == "cov" else set()):
         return None
+    if weights:
+        return _weighted_cov if _are_weights(weights, example) else None
+    if name == "cov" and set(kwargs) > {"correction"}:
+        return None  # weights that are None
     return _cov if name == "cov" else _corrcoef
+
+
+def _are_weights(weights: dict[str, Any], of: Tensor) -> bool:
+    """Whether torch takes them: one for each column, integers as counts and floats as weights."""
+    for name, value in weights.items():
+        example = value.as_proxy().node.meta["example_value"]
+        columns = of.shape[-1] if of.dim() else 1
+        if example.dim() != 1 or str(example.shape[0]) != str(columns) or of.dim() == 0:
+            return False
+        if example.is_floating_point() != (name == "aweights") or example.dtype is torch.bool:
+            return False
+    return True
 
 
 def _chosen(example: Tensor, rest: Any, kwargs: Any) -> Callable[..., Tensor] | None:

@@ -1,8 +1,9 @@
 """Breaks the graph at an `autograd.Function` under a transform of torch.func, and runs the transform in Python.
 
 Dynamo enters the transform while it traces, inlines the function's forward and drops its backward, `jvp` and
-`vmap`. That is right for integers under `vmap` alone. Outside of transforms it does the same if no argument needs a gradient. The operators of forward
-then have gradients with respect to what forward reads besides its arguments; in eager PyTorch they have none.
+`vmap`, which is right for integers under `vmap` alone. Outside of transforms it does the same if no argument needs
+a gradient. The operators of forward then have gradients with respect to what forward reads besides its arguments;
+in eager PyTorch they have none.
 """
 
 from __future__ import annotations
