@@ -152,7 +152,9 @@ def test_wide_instructions_stay_within_their_kernels() -> None:
     """Code that runs before the processor is asked, static initialisers too, is baseline code."""
     command = ["objdump", "-d", "-C", "--no-show-raw-insn", "-w", str(CORE)]
     # Some names are too long for objdump, which leaves them as they are.
-    within = re.compile(r"\bavx(2|512|512_vnni)::|ortmodule(4avx2|6avx512|11avx512_vnni)|\[clone ")
+    within = re.compile(
+        r"\bavx(2|512|512_vnni|512_bf16)::|ortmodule(4avx2|6avx512|11avx512_(vnni|bf16))|\[clone "
+    )
     function, wrong = "", set()
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as dump:
         assert dump.stdout is not None

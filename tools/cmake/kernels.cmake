@@ -17,7 +17,7 @@ if(ORTMODULE_SANITIZE AND NOT ORTMODULE_SANITIZE_KERNELS)
   set(kernel_options -O1 -fno-math-errno -fno-trapping-math -fno-sanitize=all)
 endif()
 
-set(ORTMODULE_ISAS baseline avx2 avx512 avx512_vnni CACHE STRING
+set(ORTMODULE_ISAS baseline avx2 avx512 avx512_vnni avx512_bf16 CACHE STRING
     "Instruction sets of the CPU kernels; fewer compile faster, but run only where they are known")
 
 # ortm_cpu_kernels(<instruction set> <flags>), of `cpu_sources`.
@@ -33,6 +33,17 @@ function(ortm_cpu_kernels isa)
   target_compile_options(ortm_kernels_${isa} PRIVATE ${kernel_options} ${ARGN})
 endfunction()
 
+# Sets `cpu_sources` to those of `all_sources` that include this header.
+macro(ortm_sources_with header)
+  set(cpu_sources)
+  foreach(source ${all_sources})
+    file(STRINGS ${source} found REGEX "kernels/cpu/${header}\\.h" LIMIT_COUNT 1)
+    if(found)
+      list(APPEND cpu_sources ${source})
+    endif()
+  endforeach()
+endmacro()
+
 set(ORTM_ISAS)
 if(cpu_sources)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
@@ -40,16 +51,13 @@ if(cpu_sources)
     ortm_cpu_kernels(baseline -march=x86-64-v2 -O2)
     ortm_cpu_kernels(avx2 -march=x86-64-v3)
     ortm_cpu_kernels(avx512 -march=x86-64-v4 -mprefer-vector-width=512)
-    # Products of integers have an instruction of their own; the other kernels would not gain.
+    # Products of integers and of bfloat16 have instructions of their own; the other kernels would
+    # not gain.
     set(all_sources ${cpu_sources})
-    set(cpu_sources)
-    foreach(source ${all_sources})
-      file(STRINGS ${source} found REGEX "kernels/cpu/integer_copies\\.h" LIMIT_COUNT 1)
-      if(found)
-        list(APPEND cpu_sources ${source})
-      endif()
-    endforeach()
+    ortm_sources_with(integer_copies)
     ortm_cpu_kernels(avx512_vnni -march=x86-64-v4 -mavx512vnni -mprefer-vector-width=512)
+    ortm_sources_with(pair_copies)
+    ortm_cpu_kernels(avx512_bf16 -march=x86-64-v4 -mavx512bf16 -mprefer-vector-width=512)
   else()
     ortm_cpu_kernels(baseline)
   endif()
