@@ -219,6 +219,46 @@ def test_no_label_counts() -> None:
         torch.testing.assert_close(mine.grad, theirs.grad, equal_nan=True)
 
 
+class Rows(nn.Module):
+    """A head alone, over rows that have a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(self.head(x), labels)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rows_of_ignored_labels_are_left_out(dtype: torch.dtype) -> None:
+    """Their gradient is 0; one that is not finite makes gradients NaN, as in eager PyTorch."""
+    torch.manual_seed(0)
+    eager = Rows().to(dtype)
+    ours, exact = copy.deepcopy(eager), copy.deepcopy(eager).double()
+    model = ORTModule(ours)
+    x, labels = torch.randn(700, WIDTH).to(dtype), torch.randint(0, CLASSES, (700,))
+    ignored = torch.arange(700) % 9 > 0
+    ignored[:20] = True
+    labels[ignored] = -100
+    given = [x.to(d, copy=True).requires_grad_() for d in (dtype, dtype, torch.float64)]
+    losses = [run(g, labels) for run, g in zip((model, eager, exact), given, strict=True)]
+    for loss in losses:
+        loss.backward()
+    assert fused_count(model) == 1
+    relative = 1e-5 if dtype == torch.float32 else 2e-2
+    torch.testing.assert_close(losses[0].double(), losses[2], rtol=relative, atol=0)
+    check_gradients(ours, eager, exact, relative)
+    mine, wanted = (g.grad.double() for g in (given[0], given[2]) if g.grad is not None)
+    assert mine[ignored].count_nonzero() == 0 and mine[~ignored].any(1).all()
+    assert (mine - wanted).abs().max() <= relative * wanted.abs().max()
+    x[1] = float("inf")
+    for run in (model, eager):
+        run.zero_grad()
+        run(x, labels).backward()
+    assert eager.head.weight.grad.isnan().any() and ours.head.weight.grad.isnan().any()
+
+
 def test_a_wrong_label_is_an_error() -> None:
     model = ORTModule(Model(), outputs=["loss"])
     tokens, labels = batch()

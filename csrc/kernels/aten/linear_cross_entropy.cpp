@@ -9,6 +9,8 @@
 // The number of classes may be odd, as GPT-2's 50,257. For 16 bits cuBLAS then has kernels of a
 // third of the rate, so rows of scores lie a multiple of 128 bytes apart, and the last classes,
 // which fill no vector of 16 bytes, have products of their own.
+// On a CPU tiles consist of the rows whose labels count. They are gathered where their part of
+// unit_dx will be, which is computed last.
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/addmv.h>
 #include <ATen/ops/empty.h>
@@ -24,6 +26,7 @@
 #include <optional>
 
 #include "kernels/aten/aten_views.h"
+#include "kernels/aten/counted_rows.h"
 #include "kernels/aten/loss_head_tiles.h"
 #include "kernels/dtype_dispatch.h"
 #include "kernels/scalar_math.h"
@@ -120,6 +123,35 @@ class Head {
     }
   }
 
+  /// Whether labels are ignored, and tiles of the other rows save something.
+  template <class AddLosses>
+  bool visit_counted_rows(const AddLosses& add_losses) {
+    const TensorView& x = args_.in[kX];
+    if (x.strides[0] != s_.channels || x.strides[1] != 1) return false;
+    CountedRows counted(x, args_.in[kLabels], p_.ignore_index);
+    if (counted.count() + s_.step > s_.rows) return false;
+    for_each_gathered_tile(counted, add_losses);
+    return true;
+  }
+
+  template <class AddLosses>
+  void for_each_gathered_tile(CountedRows& counted, const AddLosses& add_losses) {
+    if (counted.count() == 0) clear();
+    const bool gradient = wanted(kUnitDx) || wanted(kUnitDw) || wanted(kUnitDbias);
+    for (int64_t begin = 0; begin < counted.count(); begin += s_.tile_rows) {
+      const int64_t count = s_.padded(counted.count() - begin, begin);
+      gathered_ = args_.in[kX];
+      gathered_.data = wanted(kUnitDx) ? result(kUnitDx).select(0, begin).data_ptr()
+                                       : base_ + p_.workspace.gathered_x;
+      gathered_begin_ = begin;
+      counted.gather(count, gathered_.data, base_ + p_.workspace.gathered_labels);
+      write_scores(begin, count);
+      add_losses(begin, count);
+      if (gradient) write_gradients(begin, count);
+    }
+    if (wanted(kUnitDx)) counted.spread(args_.out[kUnitDx]);
+  }
+
   void run_on_host() {
     const Divisor divisor(args_.in[kLabels], operand(kWeights), p_.ignore_index);
     // Where no label counts the loss is NaN, but the gradient is zero.
@@ -129,7 +161,8 @@ class Head {
       scale_ = 1.0;
     }
     double total = 0;
-    for_each_tile([&](int64_t begin, int64_t count) { total += losses(begin, count); });
+    const auto add_losses = [&](int64_t begin, int64_t count) { total += losses(begin, count); };
+    if (!visit_counted_rows(add_losses)) for_each_tile(add_losses);
     if (!wanted(kLoss)) return;  // recomputed for its unit gradients
     const double loss = p_.mean ? total / divisor.sum : total;
     dispatch_float(args_.out[kLoss].dtype,
@@ -179,6 +212,7 @@ class Head {
     return matrix(p_.workspace.narrow, s_.dtype, count, s_.classes, s_.row_stride);
   }
   at::Tensor x_rows(int64_t begin, int64_t count) const {
+    if (gathered_.data) return as_tensor(gathered_).narrow(0, begin - gathered_begin_, count);
     return as_tensor(args_.in[kX]).narrow(0, begin, count);
   }
   at::Tensor result(size_t i) const { return as_tensor(args_.out[i]); }
@@ -249,8 +283,9 @@ class Head {
 
   /// How the products of a tile are made; null: by torch.
   const TileProducts* products(int64_t count) const {
-    if (p_.products.empty()) return nullptr;
-    return count == s_.tile_rows ? &p_.products.front() : &p_.products.back();
+    const auto found = std::find_if(p_.products.begin(), p_.products.end(),
+                                    [&](const TileProducts& each) { return each.rows == count; });
+    return found == p_.products.end() ? nullptr : &*found;
   }
   void* x_address(int64_t begin) const { return x_rows(begin, 1).data_ptr(); }
 
@@ -265,7 +300,10 @@ class Head {
     v.scores = view(p_.workspace.scores, s_.scored, v.sizes, v.strides, 2);
     v.labels = args_.in[kLabels];
     v.labels.sizes = v.sizes.data();
-    v.labels.data = v.labels.as<char>() + begin * static_cast<int64_t>(size_of(v.labels.dtype));
+    if (gathered_.data)
+      v.labels.data = base_ + p_.workspace.gathered_labels;
+    else
+      v.labels.data = v.labels.as<char>() + begin * static_cast<int64_t>(size_of(v.labels.dtype));
     v.losses = {base_ + p_.workspace.losses, s_.wide, 1, v.sizes.data(), row_stride};
     v.log_sum_exp = {base_ + p_.workspace.log_sum_exp, s_.wide, 1, v.sizes.data(), row_stride};
   }
@@ -296,10 +334,10 @@ class Head {
     run_on_tile(p_.gradient, in, {&v.scores, 1});
     const at::Tensor dscores = scores(count);
     if (s_.copies()) narrow(count).copy_(dscores);
-    if (wanted(kUnitDx)) add_dx(begin, count);
     const double beta = begin == 0 ? 0.0 : 1.0;
     if (wanted(kUnitDw)) add_dw(begin, count, beta);
     if (wanted(kUnitDbias)) add_dbias(dscores, beta);
+    if (wanted(kUnitDx)) add_dx(begin, count);
   }
 
   void add_dbias(const at::Tensor& dscores, double beta) {
@@ -401,7 +439,9 @@ class Head {
   const HeadShape& s_;
   char* base_;
   at::Tensor w_;
-  double scale_ = 1.0;  // of the gradients, where it is known before they are summed
+  double scale_ = 1.0;   // of the gradients, where it is known before they are summed
+  TensorView gathered_;  // rows of x of a tile, if they are gathered
+  int64_t gathered_begin_ = 0;
 };
 
 void run_head(const KernelArgs& args) {

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "kernels/mixed_product.h"
+
 namespace ortmodule::loss_head {
 namespace {
 
@@ -14,8 +16,17 @@ OperandFacts dense(DType dtype, Sizes sizes) {
   return {dtype, {std::move(sizes), std::move(strides), 0}};
 }
 
+/// The product of an op that mixes types, or null.
+const KernelDef* mixing_kernel(const std::string& op) {
+  for (const KernelDef* kernel : kernels_of(op))
+    if (kernel->name == kMixedMatMul || kernel->name == kMixedGemm) return kernel;
+  return nullptr;
+}
+
+/// `kernel` or, without one, the best.
 TileKernel tile_kernel(Device device, const std::string& op, const Attrs& attrs,
-                       std::vector<OperandFacts> inputs, std::vector<OperandFacts> outputs) {
+                       std::vector<OperandFacts> inputs, std::vector<OperandFacts> outputs,
+                       const KernelDef* kernel = nullptr) {
   TileKernel tile;
   NodeFacts& node = tile.facts.nodes.emplace_back();
   node.op = op;
@@ -35,16 +46,20 @@ TileKernel tile_kernel(Device device, const std::string& op, const Attrs& attrs,
   tile.facts.inputs = std::move(inputs);
   tile.facts.outputs = std::move(outputs);
   std::string why;
-  tile.kernel = select_kernel(op, device, tile.facts, &why);
+  tile.kernel = kernel ? kernel : select_kernel(op, device, tile.facts, &why);
   ORTM_ASSERT(tile.kernel, "no kernel of ", op, " for a tile: ", why);
   if (tile.kernel->prepare) tile.prepared = tile.kernel->prepare(tile.facts);
   return tile;
 }
 
 std::vector<TileProducts> of_products(Device device, const StepFacts& facts, const HeadShape& s) {
-  if (device != Device::CPU || s.widens() || s.rows == 0) return {};
-  std::vector<TileProducts> products{{facts, s, s.tile_rows}};
-  if (const int64_t last = s.rows % s.tile_rows) products.emplace_back(facts, s, last);
+  if (device != Device::CPU || (s.widens() && !s.mixes) || s.rows == 0) return {};
+  std::vector<TileProducts> products;
+  for (int64_t rows = s.step; rows < s.tile_rows; rows += s.step)
+    products.emplace_back(facts, s, rows);
+  products.emplace_back(facts, s, s.tile_rows);
+  const int64_t last = s.rows % s.tile_rows;
+  if (last % s.step != 0) products.emplace_back(facts, s, last);
   return products;
 }
 
@@ -95,10 +110,14 @@ HeadShape::HeadShape(const StepFacts& facts, Device device)
   row_stride = whole_classes = classes;
   scored = wide;
   if (device == Device::CPU) {
-    // A 32nd of the scores, but enough rows for the products to pay.
-    tile_rows = rows_of_tile(32, 128, 512);
+    mixes = dtype == DType::BFloat16 && multiplies_fast(dtype) && trans_b && channels > 0 &&
+            classes > 0 && mixing_kernel("Gemm") && mixing_kernel("FusedMatMul");
+    // A 32nd of the scores, but enough rows for the products to pay; those of 16 bits are faster.
+    tile_rows = rows_of_tile(32, mixes ? 192 : 128, 512);
+    // The fewer numbers of rows there are, the fewer shapes a library has code for.
+    step = std::max<int64_t>(1, (tile_rows + 3) / 4);
     constexpr int64_t kMostClasses = 512;
-    if (widens() && multiplies_fast(dtype)) dw_classes = std::min(classes, kMostClasses);
+    if (widens() && !mixes && multiplies_fast(dtype)) dw_classes = std::min(classes, kMostClasses);
     return;
   }
   // A GPU has more to fill, and each tile reads and writes all of unit_dw.
@@ -110,7 +129,7 @@ HeadShape::HeadShape(const StepFacts& facts, Device device)
   if (widens()) whole_classes = classes / 8 * 8;
 }
 
-Workspace::Workspace(const HeadShape& s, size_t scratch_bytes) {
+Workspace::Workspace(const HeadShape& s, size_t scratch_bytes, bool needs_x) {
   const auto tile = static_cast<size_t>(s.tile_rows);
   const size_t scores_count = tile * static_cast<size_t>(s.row_stride);
   const size_t x_count = tile * static_cast<size_t>(s.channels);
@@ -125,23 +144,28 @@ Workspace::Workspace(const HeadShape& s, size_t scratch_bytes) {
   ones = add(tile * thick);
   dloss = add(thick);
   row_scratch = add(scratch_bytes);
+  gathered_x = add(needs_x ? x_count * thin : 0);
+  gathered_labels = add(tile * sizeof(int64_t));
 }
 
-TileProducts::TileProducts(const StepFacts& facts, const HeadShape& s, int64_t rows) {
+TileProducts::TileProducts(const StepFacts& facts, const HeadShape& s, int64_t rows_)
+    : rows(rows_) {
   OperandFacts x = facts.inputs[kX];
   x.layout.sizes[0] = rows;
-  const OperandFacts w = facts.inputs[kW], tile = dense(s.dtype, {rows, s.classes});
+  const OperandFacts w = facts.inputs[kW], tile = dense(s.wide, {rows, s.classes});
   const OperandFacts bias = operand_or_absent(facts, kBias);
-  const OperandFacts whole = dense(s.dtype, w.layout.sizes);
+  const OperandFacts whole = dense(s.wide, w.layout.sizes);
   const bool adds = bias.dtype != DType::Undefined;
-  const auto product = [](bool sum, const Attrs& attrs, std::vector<OperandFacts> in,
-                          const OperandFacts& out) {
-    return tile_kernel(Device::CPU, sum ? "Gemm" : "FusedMatMul", attrs, std::move(in), {out});
+  const auto product = [&](bool sum, const Attrs& attrs, std::vector<OperandFacts> in,
+                           const OperandFacts& out) {
+    const char* op = sum ? "Gemm" : "FusedMatMul";
+    return tile_kernel(Device::CPU, op, attrs, std::move(in), {out},
+                       s.mixes ? mixing_kernel(op) : nullptr);
   };
   const Attrs flipped{{"transB", int64_t{s.trans_b}}}, back{{"transB", int64_t{!s.trans_b}}};
   scores =
       adds ? product(true, flipped, {x, w, bias}, tile) : product(false, flipped, {x, w}, tile);
-  dx = product(false, back, {tile, w}, dense(s.dtype, {rows, s.channels}));
+  dx = product(false, back, {tile, w}, dense(s.wide, {rows, s.channels}));
   const OperandFacts &left = s.trans_b ? tile : x, &right = s.trans_b ? x : tile;
   const Attrs transposed{{"transA", int64_t{1}}};
   dw = product(false, transposed, {left, right}, whole);
@@ -156,7 +180,8 @@ Prepared::Prepared(const StepFacts& facts, Device device_)
       loss(of_loss(device, facts, shape)),
       gradient(of_gradient(device, facts, shape)),
       products(of_products(device, facts, shape)),
-      workspace(shape, scratch_bytes()) {}
+      workspace(shape, scratch_bytes(),
+                device == Device::CPU && !facts.node().output_used[kUnitDx]) {}
 
 size_t Prepared::scratch_bytes() const {
   size_t bytes = std::max(loss.workspace_bytes(), gradient.workspace_bytes());

@@ -18,12 +18,14 @@ enum Result : size_t { kLoss, kUnitDx, kUnitDw, kUnitDbias };
 /// Sizes and types of a loss head, and of its tiles of rows.
 struct HeadShape {
   int64_t rows = 0, channels = 0, classes = 0, tile_rows = 0;
+  int64_t step = 0;           // on a CPU, what the last tile's number of rows is a multiple of
   int64_t row_stride = 0;     // of scores, in elements
   int64_t whole_classes = 0;  // in vectors of 16 bytes; the rest has products of its own
   /// Classes whose part of unit_dw is one product of 16 bits on a CPU; 0: products in the wide
   /// type.
   int64_t dw_classes = 0;
   bool trans_b = true;
+  bool mixes = false;               // products of 16 bits read and write scores of float32
   DType dtype = DType::Undefined;   // of x and w
   DType wide = DType::Undefined;    // in which losses and unit gradients are computed
   DType scored = DType::Undefined;  // what the kernels of the loss read
@@ -33,7 +35,11 @@ struct HeadShape {
   HeadShape(const StepFacts& facts, Device device);
   bool widens() const { return dtype != wide; }
   /// Whether scores are also kept in the wide type.
-  bool copies() const { return dtype != scored; }
+  bool copies() const { return dtype != scored && !mixes; }
+  /// Rows of a tile for the last `left` rows of those whose labels count.
+  int64_t padded(int64_t left, int64_t begin) const {
+    return std::min({(left + step - 1) / step * step, tile_rows, rows - begin});
+  }
 
  private:
   int64_t rows_of_tile(int64_t share, int64_t least, int64_t most) const {
@@ -45,9 +51,9 @@ struct HeadShape {
 struct Workspace {
   size_t bytes = 0;
   size_t narrow, scores, narrow_dx, wide_x, narrow_dw, losses, log_sum_exp, ones, dloss,
-      row_scratch;
+      row_scratch, gathered_x, gathered_labels;
 
-  Workspace(const HeadShape& s, size_t scratch_bytes);
+  Workspace(const HeadShape& s, size_t scratch_bytes, bool needs_x);
 
  private:
   size_t add(size_t count) {
@@ -71,8 +77,9 @@ inline OperandFacts operand_or_absent(const StepFacts& facts, size_t i) {
   return i < facts.inputs.size() ? facts.inputs[i] : OperandFacts{};
 }
 
-/// The products on tiles of one number of rows, of float32 or float64 on a CPU.
+/// The products on tiles of one number of rows, on a CPU: of float32, of float64, or mixed ones.
 struct TileProducts {
+  int64_t rows;
   TileKernel scores, dx, dw, more_dw;  // more_dw adds to what is there
 
   TileProducts(const StepFacts& facts, const HeadShape& s, int64_t rows);
@@ -89,7 +96,7 @@ struct Prepared {
   bool mean;
   int64_t ignore_index;
   TileKernel loss, gradient;
-  std::vector<TileProducts> products;  // on whole tiles, and on the last one; or none: torch's
+  std::vector<TileProducts> products;  // on tiles of all numbers of rows; or none: torch's
   Workspace workspace;
 
   Prepared(const StepFacts& facts, Device device);
