@@ -387,6 +387,33 @@ def test_malformed_models_are_errors(model: onnx.ModelProto, rule: str, tmp_path
     assert not out.exists()
 
 
+@pytest.mark.parametrize("quant_format", ["QDQ", "QOperator", "dynamic", "half"])
+def test_nodes_in_another_order(quant_format: str, tmp_path: Path) -> None:
+    """The files are those of the model with its nodes in order: onnxruntime's tool fails."""
+    models_by_name = {"ordered": models.gemm(), "turned": models.gemm()}
+    nodes = list(models_by_name["turned"].graph.node)
+    del models_by_name["turned"].graph.node[:]
+    models_by_name["turned"].graph.node.extend(nodes[::-1])
+    for name, model in models_by_name.items():
+        out = tmp_path / f"{name}.onnx"
+        if quant_format == "dynamic":
+            quantize_dynamic(model, out, verbose=False)
+        elif quant_format == "half":
+            convert_precision(model, out, verbose=False)
+        else:
+            quantize_static(
+                model,
+                out,
+                models.feeds(model),
+                quant_format,
+                activation_type=QuantType.QUInt8,
+                verbose=False,
+            )
+    ordered, turned = (onnx.load(tmp_path / f"{name}.onnx") for name in models_by_name)
+    assert [node.name for node in turned.graph.node] == [node.name for node in ordered.graph.node]
+    assert turned == ordered
+
+
 def test_needs_neither_torch_nor_onnx(tmp_path: Path) -> None:
     onnx.save(models.gemm(), tmp_path / "m.onnx")
     script = (

@@ -36,10 +36,12 @@ std::shared_ptr<OnnxModel> read_model(const py::object& model) {
   return std::make_shared<OnnxModel>(read_onnx_model(path));
 }
 
-// What transforms files takes nodes as they are.
-void check_model(const OnnxModel& model) {
+// What transforms files takes nodes as they are, each behind those that it reads from.
+OnnxModel checked(const OnnxModel& model) {
   check_forms(model);
-  check_names(with_sorted_nodes(model));
+  OnnxModel sorted = with_sorted_nodes(model);
+  check_names(sorted);
+  return sorted;
 }
 
 void write_model(const OnnxModel& model, const std::filesystem::path& path,
@@ -218,7 +220,7 @@ void bind_quantization(py::module_& m) {
           "quantize_dynamic",
           [](OnnxModel& model, const DynamicQuantization& options) {
             const py::gil_scoped_release released;
-            check_model(model);
+            model = checked(model);
             return quantize_dynamic(model, options);
           },
           py::arg("options"))
@@ -226,22 +228,17 @@ void bind_quantization(py::module_& m) {
           "convert_precision",
           [](OnnxModel& model, const PrecisionConversion& options) {
             const py::gil_scoped_release released;
-            check_model(model);
+            model = checked(model);
             return convert_precision(model, options);
           },
           py::arg("options"))
       .def(
-          "computed_floats",
-          [](const OnnxModel& model) {
-            check_model(model);
-            return computed_floats(model);
-          },
+          "computed_floats", [](const OnnxModel& model) { return computed_floats(checked(model)); },
           "Names of float32 values that nodes compute.")
       .def(
           "values_to_calibrate",
           [](const OnnxModel& model, const StaticQuantization& options) {
-            check_model(model);
-            return values_to_calibrate(model, options);
+            return values_to_calibrate(checked(model), options);
           },
           py::arg("options"))
       .def("add_ranges", &add_ranges, py::arg("names"),
@@ -250,7 +247,7 @@ void bind_quantization(py::module_& m) {
           "quantize_static",
           [](OnnxModel& model, const StaticQuantization& options, ValueRanges ranges) {
             const py::gil_scoped_release released;
-            check_model(model);
+            model = checked(model);
             return quantize_static(model, options, std::move(ranges));
           },
           py::arg("options"), py::arg("ranges"));
