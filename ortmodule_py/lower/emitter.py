@@ -21,6 +21,7 @@ from ortmodule_py.lower.tensor_meta import encode_int, tensor_meta
 from ortmodule_py.trace import record
 from ortmodule_py.trace.inner_gradients import NOT_DIFFERENTIATED
 from ortmodule_py.trace.joint_trace import OVERWRITING_DRAWS, JointTrace, source_of
+from ortmodule_py.trace.untraceable import needs_values
 from ortmodule_py.trace.raised_errors import user_error
 from ortmodule_py.trace.record import TracedFunction, output_values
 from ortmodule_py.trace.user_backward import GradientBody
@@ -153,6 +154,10 @@ class Emitter:
             self._traced_gradient(node, origin, tag)
             return
         ids = self.writer.write(node, origin, tag, gradient=differentiable)
+        if ids is None and self._needs_values(node):
+            # As torch looks at values there, backward calls the operator again, with torch's own gradient.
+            ids = self.writer.write(node, origin, tag)
+            assert ids is not None
         if ids is None:
             self._traced_gradient(node, origin, tag)
         elif differentiable:
@@ -323,6 +328,14 @@ class Emitter:
             self.traced_gradients.append(str(node.target))
         return self._joint_traces[key]
 
+    def _needs_values(self, node: fx.Node) -> bool:
+        """Whether the gradient of an operator, which draws nothing, can only be computed of its operands' values."""
+        try:
+            self._joint_trace(node)
+        except CannotLower as error:
+            return needs_values(error) and torch.Tag.nondeterministic_seeded not in _tags(node)
+        return False
+
     def _joint_key(self, node: fx.Node, operands: list[fx.Node], flags: list[bool]) -> str:
         """A cache key of the trace: operator, plain arguments, and the metadata of each tensor."""
 
@@ -418,6 +431,10 @@ class Emitter:
         given, wanted = ([encode_int(n, None) for n in s] for s in (traced.stride(), eager))
         if given != wanted and len(given) == len(wanted):
             self.builder.output_strides(index, [encode_int(n, self.symbols) for n in eager])
+
+
+def _tags(node: fx.Node) -> Sequence[Any]:
+    return getattr(node.target, "tags", ())
 
 
 def _write_body(

@@ -147,6 +147,8 @@ def _filled(operand: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
 
 _DIFFERENTIABLE_FORMS: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.index_fill.int_Tensor: _filled,
+    # Without a gradient of complex numbers.
+    torch.ops.aten.zero.default: lambda operand: torch.ops.aten.fill.Scalar(operand, 0),
     # Made by functionalization, and without a gradient in autograd.
     torch.ops.aten.copy.default: _copy,
     # ATen chooses it for a table that needs no gradient; the weights per sample may need one.

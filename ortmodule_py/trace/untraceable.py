@@ -40,6 +40,11 @@ def why_untraceable(call: str, error: Exception) -> str:
     return f"{call}: {rule}"
 
 
+def needs_values(error: BaseException) -> bool:
+    """Whether a call could not be traced because torch reads values of tensors there."""
+    return isinstance(error.__cause__, _READS_VALUES)
+
+
 def _line_of_ours(error: Exception) -> str | None:
     """The line of this package that failed, if it was no call of torch or of the user that did."""
     if not isinstance(error, (AssertionError, AttributeError, LookupError, NameError)):

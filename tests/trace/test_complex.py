@@ -155,6 +155,7 @@ class PartsInPlace(nn.Module):
         z.imag.add_(self.shift)
         z[..., 0] = 1j * z[..., 1]
         z.diagonal(0, -1, 1).mul_(0.5j)
+        z[:, 2].zero_()
         return z.mul_(self.weight)
 
 

@@ -80,6 +80,12 @@ def _symmetric(x: Tensor) -> Tensor:
     return x @ x.mT + 4 * torch.eye(4, dtype=x.dtype)
 
 
+def _complex_svd(x: Tensor) -> Tensor:
+    """Torch looks at values in its gradient: the phases of the vectors must not matter."""
+    u, s, vh = torch.linalg.svd(x, full_matrices=False)
+    return ((u * s.sqrt().unsqueeze(-2)) @ vh).abs()
+
+
 SOLVERS: dict[str, Callable[[Tensor], Tensor]] = {
     "inv": lambda x: torch.linalg.inv(x + 5 * torch.eye(4, dtype=x.dtype)),
     "solve": lambda x: torch.linalg.solve(_symmetric(x), x),
@@ -89,6 +95,7 @@ SOLVERS: dict[str, Callable[[Tensor], Tensor]] = {
     "slogdet": lambda x: torch.linalg.slogdet(_symmetric(x))[1],
     "qr": lambda x: torch.linalg.qr(x)[1],
     "svd": lambda x: torch.linalg.svdvals(x),
+    "complex svd": lambda x: _complex_svd(torch.complex(x, x.mT)),
     "pinv": lambda x: torch.linalg.pinv(x),
     "matrix_exp": lambda x: torch.linalg.matrix_exp(x / 8),
     "solve_triangular": lambda x: torch.linalg.solve_triangular(_symmetric(x), x, upper=True),
