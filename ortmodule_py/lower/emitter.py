@@ -21,9 +21,9 @@ from ortmodule_py.lower.tensor_meta import encode_int, tensor_meta
 from ortmodule_py.trace import record
 from ortmodule_py.trace.inner_gradients import NOT_DIFFERENTIATED
 from ortmodule_py.trace.joint_trace import OVERWRITING_DRAWS, JointTrace, source_of
-from ortmodule_py.trace.untraceable import needs_values
 from ortmodule_py.trace.raised_errors import user_error
 from ortmodule_py.trace.record import TracedFunction, output_values
+from ortmodule_py.trace.untraceable import needs_values
 from ortmodule_py.trace.user_backward import GradientBody
 
 Trace = Callable[[Callable[..., Any], Sequence[Any], str], TracedFunction]
