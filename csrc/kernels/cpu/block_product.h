@@ -85,18 +85,13 @@ void multiply_blocks(const KernelContext& context, const ProductRows& p, const B
 template <int kBits>
 void multiply_rounded(const KernelContext& context, const ProductRows& p, const BlockWeights& w) {
   if constexpr (kBits <= kMostFactorBits) {
-    // A tile of columns stays in the second-level cache while all rows pass.
-    constexpr int64_t kTileBytes = 256 << 10, kRoundedGrain = 1 << 19;
+    constexpr int64_t kRoundedGrain = 1 << 19;
     using Rows = RoundedRows<kBits>;
     const Rows product(w, p.x, p.inner, p.y, p.columns);
-    const int64_t column_bytes = w.count * (w.size / Rows::kEach + int64_t{sizeof(float)});
-    const int64_t tile = std::max<int64_t>(1, kTileBytes / column_bytes);
     parallel_ranges(context, p.columns, ceil_div(kRoundedGrain, p.inner * p.rows),
                     [&](int64_t begin, int64_t end) {
-                      for (int64_t column = begin; column < end; column += tile)
-                        for (int64_t row = 0; row < p.rows; row += Rows::kMostRows)
-                          product.run(column, std::min(end, column + tile), row,
-                                      std::min(Rows::kMostRows, p.rows - row));
+                      for (int64_t row = 0; row < p.rows; row += Rows::kHeldRows)
+                        product.run(begin, end, row, std::min(Rows::kHeldRows, p.rows - row));
                     });
   }
 }

@@ -54,9 +54,34 @@ inline float sum_of_lanes(FloatVec x) {
 }
 
 inline float most_of_lanes(FloatVec x) {
-  float lanes[FloatVec::kCount];
-  x.store(lanes);
-  return *std::max_element(lanes, lanes + FloatVec::kCount);
+#if defined(__AVX512F__)
+  const __m256 low(__builtin_shufflevector(x.v, x.v, 0, 1, 2, 3, 4, 5, 6, 7));
+  const __m256 high(__builtin_shufflevector(x.v, x.v, 8, 9, 10, 11, 12, 13, 14, 15));
+  const __m256 halves = _mm256_max_ps(low, high);
+#else
+  const __m256 halves(x.v);
+#endif
+  __m128 most = _mm_max_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1));
+  most = _mm_max_ps(most, _mm_movehl_ps(most, most));
+  return _mm_cvtss_f32(_mm_max_ss(most, _mm_movehdup_ps(most)));
+}
+
+/// to = x times a factor, rounded to integers of 8 bits that hold it.
+inline void round_numbers(const float* x, int64_t count, float factor, int8_t* to) {
+  int64_t i = 0;
+#if defined(__AVX512F__)
+  for (; i < count; i += FloatVec::kCount) {
+    const int64_t some = std::min(FloatVec::kCount, count - i);
+    const auto mask = static_cast<__mmask16>((1u << some) - 1);
+    const FloatVec scaled = load_at_most(x + i, some) * FloatVec(factor);
+    const __m128i bytes =
+        _mm512_maskz_cvtepi32_epi8(0xffff, _mm512_maskz_cvtps_epi32(0xffff, __m512(scaled.v)));
+    _mm_mask_storeu_epi8(to + i, mask, bytes);
+  }
+#else
+  for (; i < count; ++i)
+    to[i] = static_cast<int8_t>(static_cast<int32_t>(std::nearbyint(x[i] * factor)));
+#endif
 }
 
 /// Rounds `count` numbers to 8 bits by the largest magnitude of them. The scale, which is NaN if a
@@ -71,9 +96,10 @@ inline float round_block(const float* x, int64_t count, int8_t* to) {
   const float scale = most_of_lanes(most) / 127.0f, any = sum_of_lanes(probe);
   // The reciprocal of a denormal number may overflow; such numbers are as good as 0.
   const bool rounds = any == 0.0f && scale >= std::numeric_limits<float>::min();
-  const float inverse = rounds ? 1.0f / scale : 0.0f;
-  for (int64_t i = 0; i < count; ++i)
-    to[i] = static_cast<int8_t>(rounds ? static_cast<int32_t>(std::nearbyint(x[i] * inverse)) : 0);
+  if (rounds)
+    round_numbers(x, count, 1.0f / scale, to);
+  else
+    std::fill_n(to, count, int8_t{0});
   return rounds ? scale : any;
 }
 
@@ -84,6 +110,8 @@ class RoundedRows {
  public:
   /// Rows that share what is read of the weights.
   static constexpr int64_t kMostRows = 4;
+  /// Rows whose rounded numbers are kept.
+  static constexpr int64_t kHeldRows = 12;
   /// Weights of a vector of bytes, and of one of its lanes.
   static constexpr int64_t kEach = 8 / kBits, kGroup = kVectorBytes * kEach, kLaneGroup = 4 * kEach;
   /// Of the inner dimension; whole blocks, which are powers of two.
@@ -103,13 +131,29 @@ class RoundedRows {
       block_of_lane_[lane] = static_cast<int32_t>(lane * kLaneGroup / w.size);
   }
 
-  /// Columns [begin, end) of rows [row, row + count).
+  /// Columns [begin, end) of rows [row, row + count), at most kHeldRows, which are rounded once.
   void run(int64_t begin, int64_t end, int64_t row, int64_t count) const {
-    with_few_rows(count, [&](auto rows) { run_rows<decltype(rows)::value>(begin, end, row); });
+    // A tile of columns stays in the second-level cache while all rows pass.
+    constexpr int64_t kTileBytes = 256 << 10;
+    const int64_t column_bytes = w_.count * (w_.size / kEach + int64_t{sizeof(float)});
+    const int64_t tile =
+        count <= kMostRows ? end - begin : std::max<int64_t>(1, kTileBytes / column_bytes);
+    Row x[kHeldRows];
+    for (int64_t first = 0; first < inner_; first += kPiece) {
+      const int64_t inner = std::min(kPiece, inner_ - first);
+      for (int64_t r = 0; r < count; ++r) round_row(x_ + (row + r) * inner_ + first, inner, x[r]);
+      for (int64_t column = begin; column < end; column += tile)
+        for (int64_t r = 0; r < count; r += kMostRows)
+          with_few_rows(std::min(kMostRows, count - r), [&](auto rows) {
+            run_rows<decltype(rows)::value>({column, std::min(end, column + tile)}, row + r,
+                                            {first, inner}, x + r);
+          });
+    }
   }
 
  private:
   static constexpr int64_t kMostBlocks = kPiece / 16;
+  static constexpr int kLanes = static_cast<int>(FloatVec::kCount);
 
   // A piece of a row: numbers in the order in which bytes are taken apart, the scale of each block
   // and of the block of each lane, and for each block its scale times the sum of its numbers.
@@ -117,35 +161,43 @@ class RoundedRows {
     alignas(64) int8_t numbers[kPiece];
     alignas(64) float scales[kMostBlocks], sums[kMostBlocks], lane_scales[kPiece / kLaneGroup];
   };
-  // Of the blocks of a column, times those of each row where a vector of weights has one scale
-  // (`kWide`) or there is one row.
-  template <int kRows, bool kWide>
+  // Of the blocks of a column, times those of each row where that is less work than to multiply in
+  // each step.
+  template <int kRows, int kSpread>
   struct Scales {
-    static constexpr bool kByRow = kWide || kRows == 1;
+    static constexpr bool kByRow = kSpread <= 2 || kRows == 1 || kBits == 8;
     alignas(64) float numbers[kByRow ? kRows : 1][kMostBlocks + FloatVec::kCount];
   };
 
   static void fetch(const void* from) { __builtin_prefetch(from, 0, 2); }
 
+  struct Range {
+    int64_t begin, end;
+  };
+  struct Piece {
+    int64_t first, inner;
+  };
+
   template <int kRows>
-  void run_rows(int64_t begin, int64_t end, int64_t row) const {
-    w_.size >= kGroup ? run_blocks<kRows, true>(begin, end, row)
-                      : run_blocks<kRows, false>(begin, end, row);
+  void run_rows(Range columns, int64_t row, Piece piece, const Row* x) const {
+    switch (w_.size >= kGroup ? 1 : kGroup / w_.size) {
+      case 1: return run_blocks<kRows, 1>(columns, row, piece, x);
+      case 2: return run_blocks<kRows, 2>(columns, row, piece, x);
+      case 4: return run_blocks<kRows, 4>(columns, row, piece, x);
+      default: return run_blocks<kRows, kLanes>(columns, row, piece, x);
+    }
   }
 
-  template <int kRows, bool kWide>
-  void run_blocks(int64_t begin, int64_t end, int64_t row) const {
-    Row x[kRows];
-    for (int64_t first = 0; first < inner_; first += kPiece) {
-      const int64_t inner = std::min(kPiece, inner_ - first);
-      for (int64_t r = 0; r < kRows; ++r) round_row(x_ + (row + r) * inner_ + first, inner, x[r]);
-      // So that few rows do not wait for their sums.
-      constexpr int64_t kColumns = kRows == 1 ? 4 : 2;
-      int64_t column = begin;
-      for (; column + kColumns <= end; column += kColumns)
-        add_columns<kRows, kColumns, kWide>(column, row, first, inner, x);
-      for (; column < end; ++column) add_columns<kRows, 1, kWide>(column, row, first, inner, x);
-    }
+  // kSpread: how many blocks a vector of weights has, at most.
+  template <int kRows, int kSpread>
+  void run_blocks(Range columns, int64_t row, Piece piece, const Row* x) const {
+    // So that few rows do not wait for their sums.
+    constexpr int64_t kColumns = kRows <= 2 ? 4 : 2;
+    int64_t column = columns.begin;
+    for (; column + kColumns <= columns.end; column += kColumns)
+      add_columns<kRows, kColumns, kSpread>(column, row, piece.first, piece.inner, x);
+    for (; column < columns.end; ++column)
+      add_columns<kRows, 1, kSpread>(column, row, piece.first, piece.inner, x);
   }
 
   void round_row(const float* x, int64_t inner, Row& row) const {
@@ -173,21 +225,25 @@ class RoundedRows {
   }
 
   // Adds the products of weights [first, first + inner) of the columns to y.
-  template <int kRows, int kColumns, bool kWide>
+  template <int kRows, int kColumns, int kSpread>
   void add_columns(int64_t column, int64_t row, int64_t first, int64_t inner, const Row* x) const {
     const int64_t block = first >> size_bits_, blocks = ceil_div(inner, w_.size);
     FloatVec totals[kColumns][kRows];
     const uint8_t* bytes[kColumns];
-    Scales<kRows, kWide> scales[kColumns];
+    Scales<kRows, kSpread> scales[kColumns];
     for (int64_t c = 0; c < kColumns; ++c) {
       bytes[c] = w_.column<kBits>(column + c) + first / kEach;
-      subtract_zeros<kRows, kWide>(column + c, block, blocks, x, scales[c], totals[c]);
+      subtract_zeros<kRows, kSpread>(column + c, block, blocks, x, scales[c], totals[c]);
     }
     const int64_t whole = blocks * w_.size / kGroup * kGroup;
-    for (int64_t k = 0; k < whole; k += kGroup) {
-      ORTM_UNROLL
-      for (int64_t c = 0; c < kColumns; ++c) fetch(bytes[c] + k / kEach + kAheadBytes);
-      add_group<kRows, kColumns, kWide>(bytes, k / kEach, scales, k, x, totals);
+    constexpr bool kWhole = kSpread == 1 && kBits == 8;
+    const int64_t step = kWhole ? w_.size : kGroup;
+    for (int64_t k = 0; k < whole; k += step) {
+      for (int64_t byte = k / kEach; byte < (k + step) / kEach; byte += kVectorBytes) {
+        ORTM_UNROLL
+        for (int64_t c = 0; c < kColumns; ++c) fetch(bytes[c] + byte + kAheadBytes);
+      }
+      add_step<kRows, kColumns, kSpread>(bytes, k / kEach, step, scales, k, x, totals);
     }
     if (whole < inner) {
       alignas(64) uint8_t padded[kColumns][kVectorBytes] = {};
@@ -196,7 +252,7 @@ class RoundedRows {
         std::memcpy(padded[c], bytes[c] + whole / kEach, count);
         bytes[c] = padded[c];
       }
-      add_group<kRows, kColumns, kWide>(bytes, 0, scales, whole, x, totals);
+      add_step<kRows, kColumns, kSpread>(bytes, 0, kGroup, scales, whole, x, totals);
     }
     for (int64_t c = 0; c < kColumns; ++c)
       for (int64_t r = 0; r < kRows; ++r) {
@@ -205,39 +261,67 @@ class RoundedRows {
       }
   }
 
-  // A vector of bytes of each column, of weights from `k` on.
-  template <int kRows, int kColumns, bool kWide>
-  void add_group(const uint8_t* const* bytes, int64_t byte, const Scales<kRows, kWide>* scales,
-                 int64_t k, const Row* x, FloatVec (&totals)[kColumns][kRows]) const {
+  // The scales from `from` on in the lanes of their blocks. What was stored as whole vectors is
+  // read in parts that lie within one: others would wait for both.
+  template <int kSpread>
+  FloatVec in_lanes_of_blocks(const float* from) const {
+    if constexpr (kSpread == 1) return FloatVec(*from);
+    if constexpr (kSpread > 4) return __builtin_shuffle(FloatVec::load(from).v, block_of_lane_);
+    __m128 few;
+    if constexpr (kSpread == 2)
+      few = _mm_castpd_ps(_mm_load_sd(reinterpret_cast<const double*>(from)));
+    else
+      few = _mm_loadu_ps(from);
+#if defined(__AVX512F__)
+    const FloatLanes wide(_mm512_zextps128_ps512(few));
+#else
+    const FloatLanes wide(_mm256_zextps128_ps256(few));
+#endif
+    return __builtin_shuffle(wide, block_of_lane_);
+  }
+
+  // Weights [k, k + count) of each column: a whole block, or a vector of bytes with blocks.
+  template <int kRows, int kColumns, int kSpread>
+  void add_step(const uint8_t* const* bytes, int64_t byte, int64_t count,
+                const Scales<kRows, kSpread>* scales, int64_t k, const Row* x,
+                FloatVec (&totals)[kColumns][kRows]) const {
+    constexpr bool kWhole = kSpread == 1 && kBits == 8;
+    IntLanes sums[kColumns][kRows] = {};
+    int64_t at = k;
+    do {
+      ORTM_UNROLL
+      for (int64_t c = 0; c < kColumns; ++c) {
+        const IntLanes wide = load_bytes(bytes[c] + byte);
+        ORTM_UNROLL
+        for (int64_t r = 0; r < kRows; ++r) {
+          ORTM_UNROLL
+          for (int64_t part = 0; part < kEach; ++part)
+            sums[c][r] =
+                add_byte_products(sums[c][r], (wide >> static_cast<int>(part * kBits)) & kMask,
+                                  load_bytes(x[r].numbers + at + part * kVectorBytes));
+        }
+      }
+      byte += kVectorBytes;
+      at += kGroup;
+    } while (kWhole && at < k + count);
     const int64_t block = k >> size_bits_;
     ORTM_UNROLL
     for (int64_t c = 0; c < kColumns; ++c) {
-      const IntLanes wide = load_bytes(bytes[c] + byte);
       ORTM_UNROLL
       for (int64_t r = 0; r < kRows; ++r) {
-        IntLanes sum{};
-        ORTM_UNROLL
-        for (int64_t part = 0; part < kEach; ++part)
-          sum = add_byte_products(sum, (wide >> static_cast<int>(part * kBits)) & kMask,
-                                  load_bytes(x[r].numbers + k + part * kVectorBytes));
-        FloatVec scale;
-        if constexpr (kWide) {
-          scale = FloatVec(scales[c].numbers[r][block]);
-        } else {
-          scale = __builtin_shuffle(FloatVec::load(scales[c].numbers[0] + block).v, block_of_lane_);
-          if constexpr (kRows > 1)
-            scale = scale * FloatVec::load(x[r].lane_scales + k / kLaneGroup);
-        }
-        totals[c][r] =
-            multiply_add(FloatVec(__builtin_convertvector(sum, FloatLanes)), scale, totals[c][r]);
+        constexpr bool kByRow = Scales<kRows, kSpread>::kByRow;
+        FloatVec scale = in_lanes_of_blocks<kSpread>(scales[c].numbers[kByRow ? r : 0] + block);
+        if constexpr (!kByRow) scale = scale * FloatVec::load(x[r].lane_scales + k / kLaneGroup);
+        totals[c][r] = multiply_add(FloatVec(__builtin_convertvector(sums[c][r], FloatLanes)),
+                                    scale, totals[c][r]);
       }
     }
   }
 
   // The scales of a column. totals = - sum of scale times zero point times sum of x, over blocks.
-  template <int kRows, bool kWide>
+  template <int kRows, int kSpread>
   void subtract_zeros(int64_t column, int64_t block, int64_t blocks, const Row* x,
-                      Scales<kRows, kWide>& scales, FloatVec* totals) const {
+                      Scales<kRows, kSpread>& scales, FloatVec* totals) const {
     const BlockSteps<kBits> steps(w_, column);
     const float* next = w_.scales + column * w_.count + block + kAheadBytes * kEach / w_.size;
     for (int64_t b = 0; b < blocks; b += FloatVec::kCount) fetch(next + b);
@@ -247,10 +331,10 @@ class RoundedRows {
     do {  // there is a block
       const FloatVec scale = load_at_most(w_.scales + column * w_.count + block + b, blocks - b);
       const FloatVec zero = -(scale * steps.zeros(block + b));
-      if constexpr (!Scales<kRows, kWide>::kByRow) scale.store(scales.numbers[0] + b);
+      if constexpr (!Scales<kRows, kSpread>::kByRow) scale.store(scales.numbers[0] + b);
       ORTM_UNROLL
       for (int64_t r = 0; r < kRows; ++r) {
-        if constexpr (Scales<kRows, kWide>::kByRow)
+        if constexpr (Scales<kRows, kSpread>::kByRow)
           (scale * FloatVec::load(x[r].scales + b)).store(scales.numbers[r] + b);
         totals[r] = multiply_add(zero, FloatVec::load(x[r].sums + b), totals[r]);
       }
