@@ -179,7 +179,7 @@ class RoundedRows {
   };
 
   template <int kRows>
-  void run_rows(Range columns, int64_t row, Piece piece, const Row* x) const {
+  void run_rows(Range columns, int64_t row, Piece piece, const Row* __restrict x) const {
     switch (w_.size >= kGroup ? 1 : kGroup / w_.size) {
       case 1: return run_blocks<kRows, 1>(columns, row, piece, x);
       case 2: return run_blocks<kRows, 2>(columns, row, piece, x);
@@ -190,7 +190,7 @@ class RoundedRows {
 
   // kSpread: how many blocks a vector of weights has, at most.
   template <int kRows, int kSpread>
-  void run_blocks(Range columns, int64_t row, Piece piece, const Row* x) const {
+  void run_blocks(Range columns, int64_t row, Piece piece, const Row* __restrict x) const {
     // So that few rows do not wait for their sums.
     constexpr int64_t kColumns = kRows <= 2 ? 4 : 2;
     int64_t column = columns.begin;
@@ -226,7 +226,8 @@ class RoundedRows {
 
   // Adds the products of weights [first, first + inner) of the columns to y.
   template <int kRows, int kColumns, int kSpread>
-  void add_columns(int64_t column, int64_t row, int64_t first, int64_t inner, const Row* x) const {
+  void add_columns(int64_t column, int64_t row, int64_t first, int64_t inner,
+                   const Row* __restrict x) const {
     const int64_t block = first >> size_bits_, blocks = ceil_div(inner, w_.size);
     FloatVec totals[kColumns][kRows];
     const uint8_t* bytes[kColumns];
@@ -283,7 +284,7 @@ class RoundedRows {
   // Weights [k, k + count) of each column: a whole block, or a vector of bytes with blocks.
   template <int kRows, int kColumns, int kSpread>
   void add_step(const uint8_t* const* bytes, int64_t byte, int64_t count,
-                const Scales<kRows, kSpread>* scales, int64_t k, const Row* x,
+                const Scales<kRows, kSpread>* scales, int64_t k, const Row* __restrict x,
                 FloatVec (&totals)[kColumns][kRows]) const {
     constexpr bool kWhole = kSpread == 1 && kBits == 8;
     IntLanes sums[kColumns][kRows] = {};
@@ -320,7 +321,7 @@ class RoundedRows {
 
   // The scales of a column. totals = - sum of scale times zero point times sum of x, over blocks.
   template <int kRows, int kSpread>
-  void subtract_zeros(int64_t column, int64_t block, int64_t blocks, const Row* x,
+  void subtract_zeros(int64_t column, int64_t block, int64_t blocks, const Row* __restrict x,
                       Scales<kRows, kSpread>& scales, FloatVec* totals) const {
     const BlockSteps<kBits> steps(w_, column);
     const float* next = w_.scales + column * w_.count + block + kAheadBytes * kEach / w_.size;
