@@ -153,7 +153,9 @@ _ROWS = {
     "ONNX_OPSET_VERSION": _moot("the opset is fixed"),
     "ENABLE_COMPUTE_OPTIMIZER": _moot("there is no FLOP reduction to switch off"),
     "ENABLE_EMBEDDING_SPARSE_OPTIMIZER": _moot("padding is computed like any other row"),
-    "ENABLE_LABEL_SPARSE_OPTIMIZER": _moot("ignored labels are left to the loss"),
+    "ENABLE_LABEL_SPARSE_OPTIMIZER": _moot(
+        "rows of ignored labels are left out on the CPU, always"
+    ),
     "ENABLE_SPARSE_OPTIMIZER": _moot("removed from ORTModule before 1.19"),
     "PRINT_INPUT_DENSITY": _moot("there is no optimizer that depends on density"),
     "ENABLE_ZERO_STAGE3": _moot("DeepSpeed is not patched"),
