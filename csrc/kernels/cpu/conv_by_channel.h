@@ -305,6 +305,8 @@ class ConvByChannel {
                           float* to) {
     constexpr int64_t kPixel = Tile::kPixel;
     for (; count > 0; --count, from += step, to += kPixel) {
+      // Of the next block of channels, for which the processor would wait again at each pixel.
+      __builtin_prefetch(from + kPixel, 0, 2);
       if (lanes == kPixel) {
         ORTM_UNROLL
         for (int64_t i = 0; i < kPixel; i += V::kCount) V::load(from + i).store(to + i);

@@ -283,6 +283,9 @@ inline void plan_pixels(ConvShape& s, const Layout& x, int64_t threads) {
     s.band_elements = 0;
   }
   cut_sum(s);
+  if (s.in_place && s.patches.places == 1)  // the pixels of the next tile
+    for (SumPiece& piece : s.pieces)
+      piece.ahead = ConvTile<float>::kMostPixels * s.column.hop * s.x_pixel;
 }
 
 /// The same of windows of one channel each.

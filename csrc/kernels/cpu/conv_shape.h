@@ -46,9 +46,10 @@ struct BandAxis {
   int64_t origin(int64_t output) const { return output * patch.stride + patch.offsets.front(); }
 };
 
-/// A part of the sum: `length` elements from `begin` on of each of `runs` runs.
+/// A part of the sum: `length` elements from `begin` on of each of `runs` runs. Elements that are
+/// `ahead` of these come next, but as far ahead that the processor does not expect them; or 0.
 struct SumPiece {
-  int64_t first_run = 0, runs = 0, begin = 0, length = 0;
+  int64_t first_run = 0, runs = 0, begin = 0, length = 0, ahead = 0;
 };
 
 /// Outputs of one outer position: `rows` lines from `row` on, and `columns` outputs of each from

@@ -75,21 +75,30 @@ struct ConvTile {
     }
     for (int64_t r = 0; r < piece.runs; ++r) {
       const int64_t begin = runs[piece.first_run + r] + piece.begin, end = begin + piece.length;
-      for (int64_t k = begin; k < end; ++k, w += kPackedOutputs) {
-        V weights[kVectorCount];
-        ORTM_UNROLL
-        for (int v = 0; v < kVectorCount; ++v) {
-          constexpr auto count = V::kCount;
-          weights[v] =
-              V::load(w + v * count / kPackedOutputs * block_stride + v * count % kPackedOutputs);
-        }
-        ORTM_UNROLL
-        for (int p = 0; p < kPixelCount; ++p) {
-          const V factor(pixels[p][k]);
+      constexpr int64_t kLine = 64 / sizeof(C);
+      for (int64_t first = begin; first < end;) {
+        const int64_t last = piece.ahead > 0 ? std::min(first + kLine, end) : end;
+        if (piece.ahead > 0) {
           ORTM_UNROLL
-          for (int v = 0; v < kVectorCount; ++v)
-            total[p][v] = multiply_add(factor, weights[v], total[p][v]);
+          for (int p = 0; p < kPixelCount; ++p) __builtin_prefetch(pixels[p] + first + piece.ahead);
         }
+        for (int64_t k = first; k < last; ++k, w += kPackedOutputs) {
+          V weights[kVectorCount];
+          ORTM_UNROLL
+          for (int v = 0; v < kVectorCount; ++v) {
+            constexpr auto count = V::kCount;
+            weights[v] =
+                V::load(w + v * count / kPackedOutputs * block_stride + v * count % kPackedOutputs);
+          }
+          ORTM_UNROLL
+          for (int p = 0; p < kPixelCount; ++p) {
+            const V factor(pixels[p][k]);
+            ORTM_UNROLL
+            for (int v = 0; v < kVectorCount; ++v)
+              total[p][v] = multiply_add(factor, weights[v], total[p][v]);
+          }
+        }
+        first = last;
       }
     }
     if (!sums) return;
