@@ -30,6 +30,9 @@ const std::vector<ConvCase>& conv_cases() {
       {{1, 56, 6, 9}, {20, 28, 3, 3}, 2, {1, 1}, {1, 1, 1, 1}, {1, 1}},
       {{1, 144, 4, 5}, {6, 72, 3, 3}, 2, {1, 2}, {1, 1, 1, 1}, {1, 1}},
       {{1, 1100, 2, 3}, {40, 1100, 1, 1}, 1, {1, 1}, {0, 0, 0, 0}, {1, 1}},
+      {{2, 104, 5, 7}, {104, 1, 5, 5}, 104, {1, 1}, {2, 2, 2, 2}, {1, 1}},
+      {{1, 64, 9, 9}, {64, 1, 3, 7}, 64, {2, 2}, {1, 3, 1, 3}, {2, 1}},
+      {{2, 160, 5, 9}, {70, 160, 3, 3}, 1, {2, 1}, {1, 1, 1, 1}, {1, 1}},
   };
   return cases;
 }
@@ -221,40 +224,80 @@ double quantized(float real, float scale, int zero, DType dtype) {
   return std::clamp(static_cast<double>(std::nearbyint(real / scale)) + zero, low, low + 255);
 }
 
-// Scales that put numbers in the middle of two integers, or near it, and those that have no
-// reciprocal.
+/// What makes bytes of sums: scales, zero points and a bias, of integers or real numbers.
+struct Requantizing {
+  Tensor x_scale, w_scale, bias, scale, zero;
+
+  double of(double sum, int64_t output) const {
+    const float factor =
+        static_cast<float>(x_scale.get(0)) * static_cast<float>(w_scale.get(output));
+    const double added = bias.get(output);
+    const float real = bias.dtype() == DType::Int32
+                           ? static_cast<float>(sum + added) * factor
+                           : static_cast<float>(sum) * factor + static_cast<float>(added);
+    return quantized(real, static_cast<float>(scale.get(0)), static_cast<int>(zero.get(0)),
+                     zero.dtype());
+  }
+};
+
+Requantizing requantizing_of(int64_t outputs, float y_scale, DType dtype, bool adds_integers) {
+  const bool ties = y_scale == 0.5f;
+  return {Tensor::of(DType::Float32, {}, {y_scale > 1e30f ? 1e36 : 0.25}),
+          ties ? Tensor::of(DType::Float32, {outputs},
+                            std::vector<double>(static_cast<size_t>(outputs), 0.125))
+               : Tensor::random(DType::Float32, {outputs}, 5, 0.001, 0.01),
+          adds_integers ? Tensor::random(DType::Int32, {outputs}, 6, -500, 500)
+                        : Tensor::random(DType::Float32, {outputs}, 6),
+          Tensor::of(DType::Float32, {}, {y_scale}), normal_bytes(dtype, {}, 7, 10)};
+}
+
+/// Biases by which one number of each output is next to the middle of two integers.
+void add_to_middles(Requantizing& by, const std::vector<double>& sums, int64_t pixels) {
+  const double scale = by.scale.get(0);
+  for (int64_t o = 0; o < by.bias.count(); ++o) {
+    const double sum = sums[static_cast<size_t>(o * pixels + o % pixels)];
+    const double steps = static_cast<double>(o % 200 - 100) + 0.5 + (o % 17 - 8) * 0x1p-17;
+    by.bias.set(o, steps * scale - sum * by.x_scale.get(0) * by.w_scale.get(o));
+  }
+}
+
+void check_requantized(const ConvCase& c, float y_scale, DType dtype, bool last, bool integers) {
+  ConvOperands o = operands_of(c, DType::UInt8, DType::Int8, 25);
+  if (!integers)  // as quantized weights have it
+    for (int64_t i = 0; i < o.w_zero.count(); ++i) o.w_zero.set(i, 0);
+  const Sizes strides = last ? channels_last_strides(o.y.sizes()) : Sizes{};
+  Tensor x = last ? with_channels_last(o.x) : o.x, y(dtype, o.y.sizes(), strides);
+  Requantizing by = requantizing_of(c.w[0], y_scale, dtype, integers);
+  std::vector<double> wanted = sums_of(c, o);
+  const int64_t pixels = o.y.sizes()[2] * o.y.sizes()[3];
+  if (!integers && y_scale > 1e-30f && y_scale < 1e30f) add_to_middles(by, wanted, pixels);
+  for (size_t i = 0; i < wanted.size(); ++i)
+    wanted[i] = by.of(wanted[i], static_cast<int64_t>(i) / pixels % c.w[0]);
+  const std::string name = last ? "conv_integer_to_float_pixels_cpu" : "conv_integer_to_float_cpu";
+  run_kernel_named(
+      name, "ConvIntegerToFloat", last ? marked(c) : attrs_of(c),
+      {&x, &o.w, &by.x_scale, &by.w_scale, &o.x_zero, &o.w_zero, &by.bias, &by.scale, &by.zero},
+      {&y}, [&] { ASSERT_EQ(y.values(), wanted); });
+}
+
+// Scales that put numbers in the middle of two integers, or near it, that have large biases, and
+// those that have no reciprocal.
 TEST(IntegerConvolutions, ResultsRoundAsQuotientsDo) {
-  const ConvCase c{{1, 8, 12, 31}, {21, 8, 1, 1}, 1, {1, 1}, {0, 0, 0, 0}, {1, 1}};
-  for (DType dtype : {DType::UInt8, DType::Int8})
-    for (float y_scale : {0.5f, 3.0f, 0.1f, 1.7f, 1e-38f, 1e38f})
-      for (bool last : {false, true}) {
-        SCOPED_TRACE(str(name_of(dtype), " ", y_scale, " ", last));
-        ConvOperands o = operands_of(c, DType::UInt8, DType::Int8, 25);
-        const Sizes strides = last ? channels_last_strides(o.y.sizes()) : Sizes{};
-        Tensor x = last ? with_channels_last(o.x) : o.x, y(dtype, o.y.sizes(), strides);
-        Tensor x_scale = Tensor::of(DType::Float32, {}, {y_scale > 1e30f ? 1e36 : 0.25}),
-               w_scale = Tensor::random(DType::Float32, {21}, 5, 0.001, 0.01),
-               bias = Tensor::random(DType::Float32, {21}, 6),
-               scale = Tensor::of(DType::Float32, {}, {y_scale}),
-               zero = normal_bytes(dtype, {}, 7, 10);
-        if (y_scale == 0.5f)
-          w_scale = Tensor::of(DType::Float32, {21}, std::vector<double>(21, 0.125));
-        const std::vector<double> sums = sums_of(c, o);
-        std::vector<double> wanted;
-        for (size_t i = 0; i < sums.size(); ++i) {
-          const auto output = static_cast<int64_t>(i / (12 * 31));
-          const float factor =
-              static_cast<float>(x_scale.get(0)) * static_cast<float>(w_scale.get(output));
-          const float real =
-              static_cast<float>(sums[i]) * factor + static_cast<float>(bias.get(output));
-          wanted.push_back(quantized(real, y_scale, static_cast<int>(zero.get(0)), dtype));
-        }
-        const std::string name =
-            last ? "conv_integer_to_float_pixels_cpu" : "conv_integer_to_float_cpu";
-        run_kernel_named(name, "ConvIntegerToFloat", last ? marked(c) : attrs_of(c),
-                         {&x, &o.w, &x_scale, &w_scale, &o.x_zero, &o.w_zero, &bias, &scale, &zero},
-                         {&y}, [&] { ASSERT_EQ(y.values(), wanted); });
-      }
+  const std::vector<ConvCase> cases = {
+      {{1, 8, 12, 31}, {21, 8, 1, 1}, 1, {1, 1}, {0, 0, 0, 0}, {1, 1}},
+      {{1, 112, 7, 9}, {112, 1, 3, 3}, 112, {1, 1}, {1, 1, 1, 1}, {1, 1}},
+      {{1, 12, 6, 11}, {118, 12, 3, 3}, 1, {1, 1}, {1, 1, 1, 1}, {1, 1}},
+      {{1, 1100, 3, 5}, {40, 1100, 1, 1}, 1, {1, 1}, {0, 0, 0, 0}, {1, 1}},
+  };
+  for (const ConvCase& c : cases)
+    for (DType dtype : {DType::UInt8, DType::Int8})
+      for (float y_scale : {0.5f, 3.0f, 0.1f, 1.7f, 0.004f, 1e-38f, 1e38f})
+        for (bool last : {false, true})
+          for (bool integers : {false, true}) {
+            SCOPED_TRACE(str(dims_text({c.w.begin(), c.w.end()}), " ", name_of(dtype), " ", y_scale,
+                             " ", last, " ", integers));
+            check_requantized(c, y_scale, dtype, last, integers);
+          }
 }
 
 }  // namespace

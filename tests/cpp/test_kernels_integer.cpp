@@ -223,10 +223,10 @@ void multiply_packed(const Case& c, Tensor& a, const std::vector<int8_t>& packed
   const WeightRests list(packed.data(), c.inner, c.columns, product.piece_of(c.inner));
   product.run(
       0, product.units(),
-      [&](int64_t row, int64_t rows, int64_t first, int64_t inner, uint8_t* to) {
+      [&](int64_t row, int64_t rows, int64_t first, int64_t inner, uint8_t* to, auto& part) {
         pack_integer_rows<Dot>({static_cast<const uint8_t*>(a.data()) + row * c.inner + first, rows,
                                 inner, c.inner, 1},
-                               0, to);
+                               0, to, part);
       },
       [&](int64_t first, int64_t, int64_t column, int64_t) {
         return std::pair(packed.data() + column * padded + first * kIntegerPanel,

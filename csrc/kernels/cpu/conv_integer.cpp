@@ -148,15 +148,17 @@ class WindowProduct {
     alignas(64) int8_t panels[Product::kMostInner * kMostColumns];
     alignas(64) int32_t windows[kMostColumns] = {};
     alignas(64) typename Product::Left ones[Product::kMostInner];
+    typename Tile::Rows ones_row;
     std::fill_n(ones, Product::kMostInner, typename Product::Left{1});
     WindowPanels<Dot::kGroup, kMostColumns> packer(conv_.image, conv_.patches, part_.x);
     const auto right = [&](int64_t first, int64_t count, int64_t column, int64_t width) {
       if (first == 0) packer.take_block(column, width);
       const int64_t padded = padded_inner(count), panel_stride = padded * kIntegerPanel;
       packer.pack(first, count, padded, panels);
-      if (signs_.any_w_zero)
-        Tile::multiply(ones, 1, panels, panel_stride, padded, width, windows, kMostColumns,
-                       first > 0);
+      if (signs_.any_w_zero) {
+        ones_row.set(ones, 0, 1, padded);
+        Tile::multiply(ones_row, 1, panels, panel_stride, width, windows, kMostColumns, first > 0);
+      }
       return std::pair(static_cast<const int8_t*>(panels), panel_stride);
     };
     const auto store = [&](int64_t row, int64_t rows, int64_t column, int64_t width, int32_t* sums,
@@ -175,14 +177,14 @@ class WindowProduct {
 
   auto left_part() const {
     return [this](int64_t row, int64_t rows, int64_t first, int64_t count,
-                  typename Product::Left* to) {
+                  typename Product::Left* to, typename Tile::Rows& part) {
       pack_integer_rows<Dot>(
-          {rows_.row(first_row() + row) + first, rows, count, rows_.row_bytes(), 1}, 0, to);
+          {rows_.row(first_row() + row) + first, rows, count, rows_.row_bytes(), 1}, 0, to, part);
     };
   }
 
   auto rests_part(const int8_t* panels) const {
-    return [this, panels](const auto*, int64_t row, int64_t rows, int64_t first, int64_t,
+    return [this, panels](const auto&, int64_t row, int64_t rows, int64_t first, int64_t,
                           int64_t columns, int32_t* sums, int64_t stride) {
       const int64_t inner = conv_.weights.inner();
       const int64_t count = std::min(Product::piece_of(inner), inner - first);

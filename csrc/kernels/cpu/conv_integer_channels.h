@@ -1,5 +1,5 @@
 // Integer convolutions of single channels in a channels-last image: sums of an output pixel for
-// many channels at once, two places of the window at a time, or four with AVX-512 VNNI.
+// many channels at once, two places of the window at a time (four: conv_integer_quads.h).
 #pragma once
 
 #include <cstring>
@@ -15,36 +15,22 @@ inline namespace ORTM_ISA {
 class ChannelSums {
  public:
   /// Channels whose sums are written at once.
-  static constexpr int64_t kMostChannels = 64;
+  static constexpr int64_t kMostChannels = 16;
 
   /// Bytes that the weights take as they are read.
   static int64_t weight_bytes(int64_t channels, int64_t places) {
-    const int64_t blocks = ceil_div(channels, kMostChannels) * kMostChannels;
-    return std::max(blocks * ceil_div(places, 4) * 4, channels * ceil_div(places, 2) * 4);
+    return channels * ceil_div(places, 2) * 4;
   }
 
   /// `weights`: [channels, places], of int8 or int32. `memory` has weight_bytes().
   template <class W>
   ChannelSums(const W* weights, int64_t channels, int64_t places, uint8_t flip, std::byte* memory)
-      : channels_(channels),
-        flip_(flip),
-        pairs_(reinterpret_cast<int16_t*>(memory)),
-        fours_(reinterpret_cast<int8_t*>(memory)) {
-    block_ = channels >= 16 ? 16 : std::min<int64_t>(channels, 8);
-#if defined(__AVX512VNNI__)
-    const bool are_bytes =
-        sizeof(W) == 1 || std::all_of(weights, weights + channels * places,
-                                      [](W w) { return w == static_cast<int8_t>(w); });
-    if (channels >= kMostChannels && are_bytes) block_ = kMostChannels;
-#endif
-    const int64_t together = block_ == kMostChannels ? 4 : 2;
-    groups_ = ceil_div(places, together);
-    places_ = groups_ * together;
+      : channels_(channels), flip_(flip), pairs_(reinterpret_cast<int16_t*>(memory)) {
+    block_ = channels >= kMostChannels ? kMostChannels : std::min<int64_t>(channels, 8);
+    groups_ = ceil_div(places, 2);
+    places_ = groups_ * 2;
     std::memset(memory, 0, static_cast<size_t>(weight_bytes(channels, places)));
-    if (block_ == kMostChannels)
-      lay_out_fours(weights, places);
-    else
-      lay_out_pairs(weights, places);
+    lay_out_pairs(weights, places);
   }
 
   /// Places of windows, some of which have no weight.
@@ -58,11 +44,8 @@ class ChannelSums {
   /// The sums of a block. `pixels`: for each of places() where its channels begin.
   void sum(int64_t block, const uint8_t* const* pixels, int32_t* sums) const {
     const int64_t channel = first_of(block);
-#if defined(__AVX512VNNI__)
-    if (block_ == kMostChannels) return sum_fours(block, pixels, channel, sums);
-#endif
 #if defined(__AVX2__)
-    if (block_ == 16) return sum_pairs(pixels, channel, sums);
+    if (block_ == kMostChannels) return sum_pairs(pixels, channel, sums);
     if (block_ == 8) return sum_eight(pixels, channel, sums);
 #endif
     for (int64_t c = channel; c < channel + block_; ++c) {
@@ -74,21 +57,6 @@ class ChannelSums {
   }
 
  private:
-  /// Of each block and four places 256 bytes, of which 16 are four channels of the places, as
-  /// unpacking the pixels makes them.
-  template <class W>
-  void lay_out_fours(const W* weights, int64_t places) {
-    for (int64_t block = 0; block < blocks(); ++block)
-      for (int64_t i = 0; i < kMostChannels; ++i) {
-        const W* from = weights + (first_of(block) + i) * places;
-        const int64_t lane = i / 16, vector = i % 16 / 4;
-        int8_t* to = fours_ + block * groups_ * 256 + ((vector * 4 + lane) * 4 + i % 4) * 4;
-        for (int64_t place = 0; place < places; place += 4, to += 256)
-          for (int64_t k = 0; k < std::min<int64_t>(4, places - place); ++k)
-            to[k] = static_cast<int8_t>(from[place + k]);
-      }
-  }
-
   template <class W>
   void lay_out_pairs(const W* weights, int64_t places) {
     for (int64_t c = 0; c < channels_; ++c, weights += places)
@@ -98,40 +66,6 @@ class ChannelSums {
         if (place + 1 < places) to[1] = static_cast<int16_t>(weights[place + 1]);
       }
   }
-
-#if defined(__AVX512VNNI__)
-  void sum_fours(int64_t block, const uint8_t* const* pixels, int64_t channel,
-                 int32_t* sums) const {
-    const int8_t* weights = fours_ + block * groups_ * 256;
-    const __m512i flips = _mm512_set1_epi8(static_cast<char>(flip_));
-    __m512i of[4] = {};
-    for (int64_t group = 0; group < groups_; ++group, pixels += 4, weights += 256) {
-      const auto load = [&](int i) {
-        return _mm512_xor_si512(_mm512_loadu_si512(pixels[i] + channel), flips);
-      };
-      const __m512i a = load(0), b = load(1), c = load(2), d = load(3);
-      const __m512i low = _mm512_unpacklo_epi8(a, b), high = _mm512_unpackhi_epi8(a, b);
-      const __m512i low2 = _mm512_unpacklo_epi8(c, d), high2 = _mm512_unpackhi_epi8(c, d);
-      const auto add = [&](int v, __m512i fours) {
-        of[v] = _mm512_dpbusd_epi32(of[v], fours, _mm512_loadu_si512(weights + v * 64));
-      };
-      add(0, _mm512_unpacklo_epi16(low, low2));
-      add(1, _mm512_unpackhi_epi16(low, low2));
-      add(2, _mm512_unpacklo_epi16(high, high2));
-      add(3, _mm512_unpackhi_epi16(high, high2));
-    }
-    // Lane l of vector v has the channels from 16 l + 4 v on.
-    constexpr __mmask16 kAll = 0xffff;  // GCC 12 warns of the forms without a mask
-    const __m512i a = _mm512_maskz_shuffle_i32x4(kAll, of[0], of[1], 0x44);
-    const __m512i b = _mm512_maskz_shuffle_i32x4(kAll, of[2], of[3], 0x44);
-    const __m512i c = _mm512_maskz_shuffle_i32x4(kAll, of[0], of[1], 0xee);
-    const __m512i d = _mm512_maskz_shuffle_i32x4(kAll, of[2], of[3], 0xee);
-    _mm512_storeu_si512(sums, _mm512_maskz_shuffle_i32x4(kAll, a, b, 0x88));
-    _mm512_storeu_si512(sums + 16, _mm512_maskz_shuffle_i32x4(kAll, a, b, 0xdd));
-    _mm512_storeu_si512(sums + 32, _mm512_maskz_shuffle_i32x4(kAll, c, d, 0x88));
-    _mm512_storeu_si512(sums + 48, _mm512_maskz_shuffle_i32x4(kAll, c, d, 0xdd));
-  }
-#endif
 
 #if defined(__AVX2__)
   void sum_pairs(const uint8_t* const* pixels, int64_t channel, int32_t* sums) const {
@@ -173,9 +107,7 @@ class ChannelSums {
 
   int64_t channels_, block_ = 1, groups_ = 0, places_ = 0;
   uint8_t flip_;
-  // One of them, in the same memory.
   int16_t* pairs_;  // [groups, channels, 2]
-  int8_t* fours_;   // [blocks, groups, 256]
 };
 
 }  // namespace ORTM_ISA

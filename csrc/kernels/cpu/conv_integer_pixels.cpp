@@ -5,14 +5,10 @@
 //   y[p, o] = sum x' w' - zx' (column[o] - inner zw'[o]) - zw'[o] window[p]
 // where column and window are sums of w' and x'. Where each channel makes one output (depthwise),
 // sums of many channels are made at once.
-#include <cstring>
-
-#include "kernels/cpu/conv_integer_channels.h"
-#include "kernels/cpu/conv_integer_step.h"
-#include "kernels/cpu/conv_shape.h"
+#include "kernels/cpu/conv_integer_windows.h"
+#include "kernels/cpu/integer_byte_tile.h"
 #include "kernels/cpu/integer_copies.h"
 #include "kernels/cpu/integer_finish.h"
-#include "kernels/cpu/integer_matrix.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
@@ -23,50 +19,13 @@ constexpr int64_t kGrain = 1 << 21;
 /// Of the sums of a unit, which are written from the first-level cache.
 constexpr int64_t kSumBytes = 16 << 10;
 
-/// Bytes of scratch memory that packing takes.
-int64_t packing_scratch_bytes(const IntegerConv& conv) {
-  return conv.patches.places == 1 ? 0 : conv.outputs * conv.inner();
-}
-
-/// Operands, and parts of the workspace in bytes.
-struct PixelConv : IntegerConv {
-  Layout x;             // as it is multiplied
-  bool copies = false;  // x is not channels-last and is copied first
-
-  explicit PixelConv(const StepFacts& facts) : IntegerConv(integer_conv_of(facts)) {
-    x = facts.inputs[0].layout;
-    copies = !has_pixels(x);
-    if (!copies) return;
-    const Sizes& s = x.sizes;
-    x.strides = {s[1] * s[2] * s[3], 1, s[1] * s[3], s[1]};
-  }
-
-  bool by_channel() const { return channels == 1 && outputs == 1; }
-  int64_t all_outputs() const { return groups * outputs; }
-  int64_t all_pixels() const { return images * patches.pixels; }
-
-  int64_t matrix_bytes() const { return integer_panel_bytes(inner(), outputs); }
-  /// Of pixels beside the image, of which a line of a window reads as many as it has places.
-  int64_t beside_bytes() const {
-    return aligned(groups * channels * patches.last().places() + kAlignment);
-  }
-  int64_t terms_bytes() const { return aligned(all_outputs() * 4) + kAlignment; }
-  int64_t image_bytes() const { return copies ? aligned(element_count(x.sizes)) : 0; }
-  int64_t given_weight_bytes() const { return aligned(all_outputs() * inner() * 4); }
-  int64_t weight_bytes() const {
-    if (by_channel())
-      return given_weight_bytes() + aligned(ChannelSums::weight_bytes(groups, patches.places));
-    return packed ? 0 : aligned(groups * matrix_bytes()) + aligned(packing_scratch_bytes(*this));
-  }
-};
-
 std::shared_ptr<const void> prepare(const StepFacts& facts) {
   return std::make_shared<const PixelConv>(facts);
 }
 
 size_t workspace_bytes(const StepFacts& facts) {
   const PixelConv conv(facts);
-  return static_cast<size_t>(conv.beside_bytes() + 3 * conv.terms_bytes() + conv.image_bytes() +
+  return static_cast<size_t>(conv.beside_bytes() + 5 * conv.terms_bytes() + conv.image_bytes() +
                              conv.weight_bytes());
 }
 
@@ -111,135 +70,6 @@ void pack_groups(const KernelContext& context, const int8_t* w, const IntegerCon
   }
 }
 
-/// The windows of output pixels, in the order of the weights: places, and channels of the group.
-class Windows {
- public:
-  /// `beside`: pixels of what lies around the image.
-  Windows(const PixelConv& conv, const uint8_t* x, const uint8_t* beside)
-      : conv_(conv),
-        x_(x),
-        beside_(beside),
-        rows_(conv.patches.axes[0]),
-        line_(conv.patches.axes[1]) {
-    const Sizes& strides = conv.x.strides;
-    image_stride_ = strides[0];
-    row_stride_ = strides[2];
-    pixel_stride_ = strides[3];
-    for (const int64_t row : rows_.offsets)
-      for (const int64_t column : line_.offsets)
-        offsets_.push_back(row * row_stride_ + column * pixel_stride_);
-    bool in_turn = pixel_stride_ == conv.channels;
-    for (size_t k = 1; k < line_.offsets.size(); ++k)
-      in_turn = in_turn && line_.offsets[k] == line_.offsets[k - 1] + 1;
-    lines_are_runs_ = in_turn;
-    is_image_ = conv.patches.is_image() && row_stride_ == line_.in * pixel_stride_ &&
-                (conv.images == 1 || image_stride_ == rows_.in * row_stride_);
-  }
-
-  /// Copies places [first, first + count) of the window of `pixel`, xor `flip`.
-  template <class Left>
-  void copy(int64_t pixel, int64_t group, int64_t first, int64_t count, uint8_t flip,
-            Left* to) const {
-    if (is_image_) {
-      copy_bytes(x_ + pixel * pixel_stride_ + group * conv_.channels + first, count, to);
-      return flip_bytes(flip, count, to);
-    }
-    const At at = at_of(pixel);
-    const int64_t channels = conv_.channels, line = line_.places();
-    if (!lines_are_runs_ && channels <= kFewChannels && first % channels == 0 &&
-        count % channels == 0 && sees(at)) {
-      const uint8_t* from = place_of(at) + group * channels;
-      const int64_t* offset = offsets_.data() + first / channels;
-      for (int64_t k = 0; k < count; k += channels) copy_bytes(from + *offset++, channels, to + k);
-      return flip_bytes(flip, count, to);
-    }
-    const bool is_run = lines_are_runs_ && sees_inside(line_, at.column);
-    const int64_t run = is_run ? line * channels : channels;  // that lies together
-    for (int64_t k = first, end = first + count; k < end;) {
-      const int64_t skipped = k % run, length = std::min(run - skipped, end - k);
-      const int64_t place = k / run * (is_run ? line : 1);
-      const uint8_t* from = pixel_at(at, place / line, place % line) + group * channels + skipped;
-      copy_bytes(from, length, to);
-      to += length;
-      k += length;
-    }
-    flip_bytes(flip, count, to - count);
-  }
-
-  /// Where the pixels of all places lie.
-  void find(int64_t pixel, const uint8_t** places) const {
-    const At at = at_of(pixel);
-    if (sees(at)) {
-      for (const int64_t offset : offsets_) *places++ = place_of(at) + offset;
-      return;
-    }
-    for (int64_t i = 0; i < rows_.places(); ++i)
-      for (int64_t j = 0; j < line_.places(); ++j) *places++ = pixel_at(at, i, j);
-  }
-
- private:
-  template <class Left>
-  static void copy_bytes(const uint8_t* from, int64_t count, Left* to) {
-    if constexpr (sizeof(Left) == 1) {
-      if (count > kFewChannels) {
-        std::memcpy(to, from, static_cast<size_t>(count));
-        return;
-      }
-      // The channels of a small group, for which a call would take longer.
-      for (; count >= 16; count -= 16, from += 16, to += 16) std::memcpy(to, from, 16);
-      for (; count >= 8; count -= 8, from += 8, to += 8) std::memcpy(to, from, 8);
-    }
-    for (int64_t i = 0; i < count; ++i) to[i] = from[i];
-  }
-
-  template <class Left>
-  static void flip_bytes(uint8_t flip, int64_t count, Left* bytes) {
-    if (flip == 0) return;
-    for (int64_t i = 0; i < count; ++i) bytes[i] = static_cast<Left>(bytes[i] ^ flip);
-  }
-
-  /// What the first place of an unpadded window sees.
-  struct At {
-    const uint8_t* image;
-    int64_t row, column;
-  };
-
-  static constexpr int64_t kFewChannels = 64;  // of a group
-
-  static bool sees_inside(const PatchAxis& axis, int64_t at) {
-    return at + axis.offsets.front() >= 0 && at + axis.offsets.back() < axis.in;
-  }
-
-  /// Whether all places of a window are in the image.
-  bool sees(const At& at) const {
-    return sees_inside(rows_, at.row) && sees_inside(line_, at.column);
-  }
-  const uint8_t* place_of(const At& at) const {
-    return at.image + at.row * row_stride_ + at.column * pixel_stride_;
-  }
-
-  At at_of(int64_t pixel) const {
-    const int64_t image = pixel / conv_.patches.pixels, rest = pixel % conv_.patches.pixels;
-    return {x_ + image * image_stride_, rest / line_.out * rows_.stride,
-            rest % line_.out * line_.stride};
-  }
-
-  const uint8_t* pixel_at(const At& at, int64_t i, int64_t j) const {
-    const int64_t row = at.row + rows_.offsets[static_cast<size_t>(i)];
-    const int64_t column = at.column + line_.offsets[static_cast<size_t>(j)];
-    if (row < 0 || row >= rows_.in || column < 0 || column >= line_.in) return beside_;
-    return at.image + row * row_stride_ + column * pixel_stride_;
-  }
-
-  const PixelConv& conv_;
-  const uint8_t *x_, *beside_;
-  const PatchAxis &rows_, &line_;
-  int64_t image_stride_, row_stride_, pixel_stride_;
-  std::vector<int64_t> offsets_;  // of places
-  bool lines_are_runs_ = false;
-  bool is_image_ = false;  // windows are pixels, which lie in turn
-};
-
 /// What becomes of the sums.
 class Finish {
  public:
@@ -254,6 +84,8 @@ class Finish {
         terms_(reinterpret_cast<uint32_t*>(memory)),
         factors_(reinterpret_cast<float*>(memory + conv.terms_bytes())),
         biases_(reinterpret_cast<float*>(memory + 2 * conv.terms_bytes())),
+        steps_(reinterpret_cast<float*>(memory + 3 * conv.terms_bytes())),
+        offsets_(reinterpret_cast<float*>(memory + 4 * conv.terms_bytes())),
         sums_(args.out[0].as<int32_t>()),
         results_(args, places.y_scale, places.y_zero) {
     adds_ = bias_ && !bias_.is_integer();
@@ -261,6 +93,10 @@ class Finish {
       factors_[o] = x_scale_.number(0) * (w_scale_ ? w_scale_.number(o) : 1.0f);
       if (adds_) biases_[o] = bias_.number(o);
     }
+    how_ = results_.steps();
+    if (how_.is_usual())
+      how_ = how_.of_columns(factors_, adds_ ? biases_ : nullptr, conv.all_outputs(), steps_,
+                             offsets_);
   }
 
   int32_t x_byte() const { return x_zero_.point(0); }
@@ -268,6 +104,13 @@ class Finish {
   /// As it is multiplied in products.
   int32_t w_zero(int64_t o) const { return w_zero_.point(o) - (conv_.signed_w ? 0 : kSignBit); }
   int32_t given_w_zero(int64_t o) const { return w_zero_.point(o); }
+
+  const uint32_t* terms() const { return terms_; }
+  /// What makes bytes of sums; it may not be usual.
+  const SumSteps& how() const { return how_; }
+  const float* steps() const { return steps_; }
+  const float* offsets() const { return offsets_; }
+  const RealResults& results() const { return results_; }
 
   /// Takes the sum of an output's weights, less their zero points.
   void take_weights(int64_t o, uint32_t sum) {
@@ -288,18 +131,53 @@ class Finish {
               static_cast<int32_t>(static_cast<uint32_t>(sums[p * stride + j]) + terms[j]);
       return;
     }
-    const SumScales scales{sums, stride, reinterpret_cast<const int32_t*>(terms), factors_ + output,
-                           adds_ ? biases_ + output : nullptr};
+    SumScales scales = scales_of(sums, stride, reinterpret_cast<const int32_t*>(terms), output);
+    if (how_.is_usual()) {
+      scales.how = &how_;
+      scales.steps = steps_ + output;
+      scales.offsets = offsets_ + output;
+    }
     scales.write(results_, at, pixels, step, count);
   }
 
+#if defined(ORTM_BYTE_TILES)
+  /// What makes bytes of the sums of outputs from `output` on, of pixels from `pixel` on.
+  template <class Dot>
+  typename ByteTile<Dot>::Finish bytes_of(int64_t pixel, int64_t output) const {
+    const int64_t step = conv_.all_outputs();
+    return {how_,
+            reinterpret_cast<const int32_t*>(terms_) + output,
+            steps_ + output,
+            offsets_ + output,
+            results_.bytes() + pixel * step + output,
+            step};
+  }
+#endif
+
+  /// The same of a pixel's sums that have their terms.
+  void write_totals(int64_t pixel, int64_t output, int64_t count, const int32_t* totals) const {
+    constexpr int64_t kMost = 64 + 15;
+    static constexpr int32_t kNothing[kMost] = {};
+    const int64_t at = pixel * conv_.all_outputs() + output;
+    if (x_scale_)
+      scales_of(totals, 0, kNothing, output).write(results_, at, 1, conv_.all_outputs(), count);
+    else
+      std::copy_n(totals, count, sums_ + at);
+  }
+
  private:
+  SumScales scales_of(const int32_t* sums, int64_t stride, const int32_t* added,
+                      int64_t output) const {
+    return {sums, stride, added, factors_ + output, adds_ ? biases_ + output : nullptr};
+  }
+
   const PixelConv& conv_;
   Each x_zero_, w_zero_, x_scale_, w_scale_, bias_;
   uint32_t* terms_;
-  float *factors_, *biases_;
+  float *factors_, *biases_, *steps_, *offsets_;
   int32_t* sums_;
   bool adds_ = false;
+  SumSteps how_;
   RealResults results_;
 };
 
@@ -312,7 +190,7 @@ class PixelRun {
         finish_(args, conv, IntegerConvPlaces(conv), memory_ + conv.beside_bytes()) {}
 
   void run() {
-    const int64_t behind = conv_.beside_bytes() + 3 * conv_.terms_bytes();
+    const int64_t behind = conv_.beside_bytes() + 5 * conv_.terms_bytes();
     auto* beside = reinterpret_cast<uint8_t*>(memory_);
     std::fill_n(beside, conv_.beside_bytes(), static_cast<uint8_t>(finish_.x_byte()));
     const auto* x = args_.in[0].as<uint8_t>();
@@ -380,9 +258,13 @@ class PixelRun {
                 const WeightRests& rests) const {
     const int64_t inner = padded_inner(conv_.inner());
     const IntegerProduct<Dot> product(conv_.all_pixels(), conv_.outputs, conv_.inner(), kSumBytes);
+    using Tile = IntegerTile<Dot>;
     const auto left = [&](int64_t row, int64_t rows, int64_t first, int64_t count,
-                          typename Dot::Left* to) {
-      for (int64_t r = 0; r < rows; ++r, to += IntegerTile<Dot>::kLeftStride) {
+                          typename Dot::Left* to, typename Tile::Rows& part) {
+      if constexpr (sizeof(*to) == 1)
+        if (flip() == 0 && windows.find<Tile>(row, rows, group, first, count, to, part)) return;
+      part.set(to, Tile::kLeftStride, rows, count);
+      for (int64_t r = 0; r < rows; ++r, to += Tile::kLeftStride) {
         windows.copy(row + r, group, first, count, flip(), to);
         std::fill(to + count, to + padded_inner(count), typename Dot::Left{0});
       }
@@ -401,13 +283,39 @@ class PixelRun {
                                                   std::max<int64_t>(product.units(), 1));
     parallel_ranges(args_.context, product.units(), ceil_div(kGrain, each),
                     [&](int64_t begin, int64_t end) {
-                      if constexpr (std::is_same_v<Dot, IntegerDot>)
+                      if constexpr (std::is_same_v<Dot, IntegerDot>) {
+#if defined(ORTM_BYTE_TILES)
+                        if (finish_.how().is_usual() && !has_zeros)
+                          return product.run_tiles(
+                              begin, end, left, right, [](auto&&...) {}, byte_tiles<Dot>(group));
+#endif
                         product.run(begin, end, left, right, store);
-                      else
+                      } else {
                         product.run(begin, end, left, right, store,
                                     [&](const auto&... part) { rests.template add<Dot>(part...); });
+                      }
                     });
   }
+
+#if defined(ORTM_BYTE_TILES)
+  /// Multiplies tiles, whose results are written as bytes with the last part of their sums.
+  template <class Dot>
+  auto byte_tiles(int64_t group) const {
+    using Tile = IntegerTile<Dot>;
+    return [this, group](const typename Tile::Rows& part, int64_t row, int64_t rows, int64_t first,
+                         int64_t, bool is_last, const int8_t* panels, int64_t panel_stride,
+                         int64_t column, int64_t width, int32_t* sums, int64_t stride) {
+      if (!is_last)
+        return Tile::multiply(part, rows, panels, panel_stride, width, sums, stride, first > 0);
+      const int64_t output = group * conv_.outputs + column;
+      ByteTile<Dot>::multiply(part, rows, panels, panel_stride, width,
+                              finish_.template bytes_of<Dot>(row, output), sums, stride, first > 0,
+                              [&](int64_t r, int64_t at, int64_t count, const int32_t* totals) {
+                                finish_.write_totals(row + r, output + at, count, totals);
+                              });
+    };
+  }
+#endif
 
   void take_off_zeros(const Windows& windows, int64_t pixel, int64_t group, int64_t output,
                       int64_t columns, int32_t* sums) const {
@@ -438,6 +346,12 @@ class PixelRun {
         const int32_t given = conv_.signed_w ? static_cast<int8_t>(w[k]) : int32_t{w[k]};
         weights[k] = given - finish_.given_w_zero(c);
       }
+    const int64_t count = channels * places;
+    if (std::all_of(weights, weights + count, [](int32_t w) { return w == int8_t(w); })) {
+      auto* bytes = reinterpret_cast<int8_t*>(memory);
+      for (int64_t k = 0; k < count; ++k) bytes[k] = static_cast<int8_t>(weights[k]);
+      return sum_with(bytes, windows, memory + conv_.given_weight_bytes());
+    }
     sum_with(weights, windows, memory + conv_.given_weight_bytes());
   }
 
@@ -450,12 +364,36 @@ class PixelRun {
       for (int64_t k = c * places; k < (c + 1) * places; ++k) sum += weights[k];
       finish_.take_weights(c, static_cast<uint32_t>(sum));
     }
+#if defined(ORTM_CHANNEL_QUADS)
+    if constexpr (sizeof(W) == 1)
+      if (conv_.sums_quads()) return sum_quads(weights, windows, memory);
+#endif
     const ChannelSums channel_sums(weights, channels, places, flip(), memory);
     parallel_ranges(
         args_.context, conv_.all_pixels(),
         ceil_div(kGrain, std::max<int64_t>(channels * places, 1)),
         [&](int64_t begin, int64_t end) { sum_pixels(windows, channel_sums, begin, end); });
   }
+
+#if defined(ORTM_CHANNEL_QUADS)
+  void sum_quads(const int8_t* weights, const Windows& windows, std::byte* memory) const {
+    const PatchAxis &rows = conv_.rows(), &line = conv_.line();
+    const int64_t channels = conv_.groups, line_bytes = line.out * channels;
+    const ChannelQuads quads(weights, channels, rows, line, flip(), finish_.terms(), finish_.how(),
+                             finish_.steps(), finish_.offsets(), memory);
+    uint8_t* y = finish_.results().bytes();
+    const auto sum_lines = [&](int64_t begin, int64_t end) {
+      Windows::Tiles tiles(windows, quads.reach());
+      for (int64_t i = begin; i < end; ++i)
+        quads.run(tiles.of_line(i), line.out, y + i * line_bytes, channels,
+                  [&](int64_t output, int64_t channel, int64_t width, const int32_t* sums) {
+                    finish_.write_totals(i * line.out + output, channel, width, sums);
+                  });
+    };
+    const int64_t each = std::max<int64_t>(line_bytes * conv_.patches.places, 1);
+    parallel_ranges(args_.context, conv_.images * rows.out, ceil_div(kGrain, each), sum_lines);
+  }
+#endif
 
   void sum_pixels(const Windows& windows, const ChannelSums& channel_sums, int64_t begin,
                   int64_t end) const {

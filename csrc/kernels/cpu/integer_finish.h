@@ -7,9 +7,8 @@
 #include <limits>
 #include <utility>
 
-#include "kernels/cpu/byte_vec.h"
 #include "kernels/cpu/cpu_kernel.h"
-#include "kernels/cpu/quantizer.h"
+#include "kernels/cpu/sum_steps.h"
 #include "kernels/kernel.h"
 
 namespace ortmodule {
@@ -42,16 +41,9 @@ struct Each {
   uint32_t integer(int64_t i) const { return static_cast<const uint32_t*>(data)[i * stride]; }
 };
 
-inline IntLanes load_integers(const int32_t* from) {
-  IntLanes lanes;
-  std::memcpy(&lanes, from, sizeof(lanes));
-  return lanes;
-}
-
 /// Integers as floats, of which a product has made sums.
 inline FloatVec floats_of(const int32_t* sums, IntLanes added) {
-  const UIntLanes lanes = UIntLanes(load_integers(sums)) + UIntLanes(added);
-  return __builtin_convertvector(IntLanes(lanes), FloatLanes);
+  return __builtin_convertvector(total_of(sums, added), FloatLanes);
 }
 
 /// Columns of sums, whose rows are `stride` apart, as real numbers: (sum + added) * factor + bias.
@@ -78,8 +70,14 @@ class RealResults {
     if (!scale) return;
     const int32_t point = zero.point(0), least = dtype_ == DType::Int8 ? -128 : 0;
     // The bytes of positive numbers are not below that of zero.
-    quantizer_ = Quantizer(scale.number(0), point, relu_ ? point : least, least + 255);
+    const int32_t lowest = relu_ ? point : least;
+    quantizer_ = Quantizer(scale.number(0), point, lowest, least + 255);
+    steps_ = SumSteps(scale.number(0), point, lowest, dtype_ == DType::Int8);
   }
+
+  /// What makes bytes of sums, if the results are bytes.
+  const SumSteps& steps() const { return steps_; }
+  uint8_t* bytes() const { return static_cast<uint8_t*>(to_); }
 
   /// Writes `count` results from element `at` on. real(j) is a FloatVec of the numbers from j on;
   /// it may be asked for up to 15 behind `count`.
@@ -209,19 +207,42 @@ class RealResults {
   DType dtype_;
   bool relu_;
   Quantizer quantizer_;
+  SumSteps steps_;
 };
 
 /// Rows of sums, `stride` apart, and what makes real numbers of each column; `biases` may be null.
+/// `how`, with steps and offsets, makes bytes of them at once, or is null.
 struct SumScales {
   const int32_t* sums;
   int64_t stride;
   const int32_t* added;
   const float *factors, *biases;
+  const SumSteps* how = nullptr;
+  const float *steps = nullptr, *offsets = nullptr;
 
   /// Writes `rows` rows of `count` results from element `at` on, `step` apart. Up to 15 sums and
   /// scales behind those of a row are read.
   void write(const RealResults& results, int64_t at, int64_t rows, int64_t step,
              int64_t count) const {
+#if defined(__AVX2__)
+    if (how)
+      return how->write(
+          sums, stride, added, steps, offsets, rows, count, results.bytes() + at, step,
+          [&](int64_t row, int64_t column, int64_t some) {
+            from(row, column).write_reals(results, at + row * step + column, 1, step, some);
+          });
+#endif
+    write_reals(results, at, rows, step, count);
+  }
+
+ private:
+  SumScales from(int64_t row, int64_t column) const {
+    return {sums + row * stride + column, stride, added + column, factors + column,
+            biases ? biases + column : nullptr};
+  }
+
+  void write_reals(const RealResults& results, int64_t at, int64_t rows, int64_t step,
+                   int64_t count) const {
     const SumScales own = *this;
     if (biases)
       results.write_rows(at, rows, step, count, [=](int64_t j) { return own.columns<true>(j); });
@@ -229,7 +250,6 @@ struct SumScales {
       results.write_rows(at, rows, step, count, [=](int64_t j) { return own.columns<false>(j); });
   }
 
- private:
   template <bool kBiased>
   ScaledColumns<kBiased> columns(int64_t j) const {
     ScaledColumns<kBiased> columns{

@@ -83,6 +83,9 @@ using IntegerDot = QuadDot<VnniInstruction>;
 using IntegerDot = PairDot;
 #endif
 
+/// Whether rows so many bytes apart compete for the same lines of the first-level cache.
+inline bool shares_cache_lines(int64_t stride) { return stride % 2048 == 0; }
+
 /// One tile of a product: sums of a few rows and vectors of columns stay in registers.
 template <class Dot>
 struct IntegerTile {
@@ -90,8 +93,9 @@ struct IntegerTile {
   using Left = typename Dot::Left;
   static constexpr int64_t kLanes = Dot::kLanes;
   static constexpr int64_t kTogether = Dot::kTogether;
-  /// With two vectors of sums for each row, two of the right factor and one of the left.
-  static constexpr int kMostRows = sizeof(Lanes) == 64 ? 12 : 6;
+  /// With two vectors of sums for each row, or four of AVX-512's: more rows would need more
+  /// pointers than there are registers.
+  static constexpr int kMostRows = 6;
   /// Whole tiles of columns: rows of sums are a multiple of it.
   static constexpr int64_t kColumns = 4 * kLanes;
   /// Of which a panel and a tile of rows share the first-level cache.
@@ -100,77 +104,113 @@ struct IntegerTile {
   /// do not compete for the same lines of the cache.
   static constexpr int64_t kLeftStride = kMostInner + 32;
 
-  /// sums [rows, width] (+)= left [rows, inner] times the panels that begin at `panels`, which are
-  /// `panel_stride` bytes apart; rows of sums hold whole tiles of columns.
-  static void multiply(const Left* left, int64_t rows, const int8_t* panels, int64_t panel_stride,
-                       int64_t inner, int64_t width, int32_t* sums, int64_t sums_stride,
-                       bool adds) {
-    static_assert(kIntegerInner % (Dot::kGroup * kTogether) == 0);
-    const int64_t groups = ceil_div(inner, Dot::kGroup);
-    const Functions& functions = of_rows(rows);
-    const auto multiply_tiles = [&](Multiply function, int64_t vectors) {
-      const int64_t columns = vectors * kLanes;
-      for (int64_t column = 0; column < width; column += columns) {
-        if (kLanes == kIntegerPanel && vectors == 2 && width - column <= kLanes)
-          function = functions.one_vector;
-        const int8_t* panel =
-            panels + column / kIntegerPanel * panel_stride + column % kIntegerPanel * Dot::kGroup;
-        // Where a tile is wider than a panel, the last one may have no neighbour.
-        const int64_t next = column + columns - kIntegerPanel < width ? panel_stride : 0;
-        function(left, panel, next, groups, sums + column, sums_stride, adds);
-      }
-    };
-    // So few rows would wait for their sums.
-    if (rows <= kFewRows && width % kColumns == 0)
-      multiply_tiles(functions.four_vectors, 4);
-    else
-      multiply_tiles(functions.two_vectors, 2);
+  /// Rows of the left factor, in memory that packs them or as they lie: parts of their elements.
+  struct Rows {
+    static constexpr int64_t kMostParts = 16;
+    int64_t parts = 0;
+    int64_t inner[kMostParts];  // whole steps, but where rows are padded
+    const Left* at[kMostParts][kMostRows];
+
+    void set(const Left* data, int64_t stride, int64_t rows, int64_t elements) {
+      parts = 1;
+      inner[0] = elements;
+      for (int64_t i = 0; i < rows; ++i) at[0][i] = data + i * stride;
+    }
+    Left element(int64_t row, int64_t place) const {
+      int64_t part = 0;
+      for (; place >= inner[part]; ++part) place -= inner[part];
+      return at[part][row][place];
+    }
+  };
+  /// Whether so many elements can be read as they lie: whole steps.
+  static constexpr bool are_steps(int64_t elements) {
+    return sizeof(Left) == 1 && elements % (Dot::kGroup * kTogether) == 0;
   }
 
- private:
-  static constexpr int kFewRows = 2;
+  /// sums [rows, width] (+)= left [rows, inner] times the panels that begin at `panels`, which are
+  /// `panel_stride` bytes apart; rows of sums hold whole tiles of columns.
+  static void multiply(const Rows& left, int64_t rows, const int8_t* panels, int64_t panel_stride,
+                       int64_t width, int32_t* sums, int64_t sums_stride, bool adds) {
+    static_assert(kIntegerInner % (Dot::kGroup * kTogether) == 0);
+    const bool takes_four = rows <= kFourVectorRows && width % kColumns == 0;
+    for (int64_t column = 0, columns = 0; column < width; column += columns) {
+      const int64_t vectors = kHasPanels ? vectors_of(width - column) : takes_four ? 4 : 2;
+      columns = vectors * kLanes;
+      const int8_t* panel =
+          panels + column / kIntegerPanel * panel_stride + column % kIntegerPanel * Dot::kGroup;
+      // Where a tile is wider than a panel, the last one may have no neighbour.
+      const int64_t next = column + columns - kIntegerPanel < width ? panel_stride : 0;
+      function(rows, vectors)(left, panel, next, sums + column, sums_stride, adds);
+    }
+  }
 
-  /// `right`: groups of a panel from some column on; other panels are `panel_stride` bytes apart.
-  using Multiply = void (*)(const Left* left, const int8_t* right, int64_t panel_stride,
-                            int64_t groups, int32_t* sums, int64_t sums_stride, bool adds);
-  struct Functions {
-    Multiply one_vector, two_vectors, four_vectors;  // one of whole panels, four of few rows only
-  };
+  /// Vectors of the next tile where so many columns are left, if vectors are whole panels.
+  static constexpr bool kHasPanels = kLanes == kIntegerPanel;
+  static int64_t vectors_of(int64_t columns) {
+    return std::min<int64_t>(ceil_div(columns, kLanes), 4);
+  }
 
+  /// sums += left times a tile of columns, whose panels begin at `right` and are `panel_stride`
+  /// bytes apart.
   template <int kRows, int kVectors>
-  static void multiply_tile(const Left* left, const int8_t* right, int64_t panel_stride,
-                            int64_t groups, int32_t* to, int64_t to_stride, bool adds) {
+  static inline __attribute__((always_inline)) void add_products(const Rows& left,
+                                                                 const int8_t* right,
+                                                                 int64_t panel_stride,
+                                                                 Lanes (&sums)[kRows][kVectors]) {
     const int8_t* from[kVectors];
     for (int64_t v = 0; v < kVectors; ++v)
       from[v] = right + v * kLanes / kIntegerPanel * panel_stride +
                 v * kLanes % kIntegerPanel * Dot::kGroup;
+    for (int64_t part = 0; part < left.parts; ++part) {
+      const Left* rows[kRows];
+      for (int i = 0; i < kRows; ++i) rows[i] = left.at[part][i];
+      const int64_t groups = ceil_div(left.inner[part], Dot::kGroup);
+      for (int64_t g = 0; g < groups; g += kTogether) {
+        Lanes b[kVectors][kTogether];
+        ORTM_UNROLL
+        for (int v = 0; v < kVectors; ++v) {
+          ORTM_UNROLL
+          for (int64_t t = 0; t < kTogether; ++t)
+            b[v][t] = Dot::load(from[v] + (g + t) * kIntegerPanel * Dot::kGroup);
+        }
+        ORTM_UNROLL
+        for (int i = 0; i < kRows; ++i) {
+          Lanes a[kTogether];
+          ORTM_UNROLL
+          for (int64_t t = 0; t < kTogether; ++t)
+            a[t] = word_at(rows[i] + (g + t) * Dot::kGroup) - Lanes{};
+          ORTM_UNROLL
+          for (int v = 0; v < kVectors; ++v) sums[i][v] = Dot::multiply_add(a, b[v], sums[i][v]);
+        }
+      }
+      for (int v = 0; v < kVectors; ++v) from[v] += groups * kIntegerPanel * Dot::kGroup;
+    }
+  }
+
+ private:
+  /// `right`: groups of a panel from some column on; other panels are `panel_stride` bytes apart.
+  using Multiply = void (*)(const Rows& left, const int8_t* right, int64_t panel_stride,
+                            int32_t* sums, int64_t sums_stride, bool adds);
+  /// Of vectors that are no panels: so few rows would wait for their sums.
+  static constexpr int kFourVectorRows = kHasPanels ? kMostRows : 2;
+
+  /// A group of a row.
+  static int32_t word_at(const Left* from) {
+    int32_t word;
+    std::memcpy(&word, from, sizeof(word));
+    return word;
+  }
+
+  template <int kRows, int kVectors>
+  static void multiply_tile(const Rows& left, const int8_t* right, int64_t panel_stride,
+                            int32_t* to, int64_t to_stride, bool adds) {
     Lanes sums[kRows][kVectors];
     ORTM_UNROLL
     for (int i = 0; i < kRows; ++i) {
       ORTM_UNROLL
       for (int v = 0; v < kVectors; ++v) sums[i][v] = Lanes{};
     }
-    for (int64_t g = 0; g < groups; g += kTogether) {
-      Lanes b[kVectors][kTogether];
-      ORTM_UNROLL
-      for (int v = 0; v < kVectors; ++v) {
-        ORTM_UNROLL
-        for (int64_t t = 0; t < kTogether; ++t)
-          b[v][t] = Dot::load(from[v] + (g + t) * kIntegerPanel * Dot::kGroup);
-      }
-      ORTM_UNROLL
-      for (int i = 0; i < kRows; ++i) {
-        Lanes a[kTogether];
-        ORTM_UNROLL
-        for (int64_t t = 0; t < kTogether; ++t) {
-          int32_t group;
-          std::memcpy(&group, left + i * kLeftStride + (g + t) * Dot::kGroup, sizeof(group));
-          a[t] = group - Lanes{};
-        }
-        ORTM_UNROLL
-        for (int v = 0; v < kVectors; ++v) sums[i][v] = Dot::multiply_add(a, b[v], sums[i][v]);
-      }
-    }
+    add_products<kRows, kVectors>(left, right, panel_stride, sums);
     ORTM_UNROLL
     for (int i = 0; i < kRows; ++i) {
       ORTM_UNROLL
@@ -187,14 +227,15 @@ struct IntegerTile {
     }
   }
 
-  static const Functions& of_rows(int64_t rows) {
+  static Multiply function(int64_t rows, int64_t vectors) {
+    constexpr int kOne = kHasPanels ? 1 : 2, kThree = kHasPanels ? 3 : 2;
     static constexpr auto kFunctions = []<int... i>(std::integer_sequence<int, i...>) {
-      return std::array<Functions, sizeof...(i)>{
-          Functions{&multiply_tile < i + 1, kLanes == kIntegerPanel ? 1 : 2 >,
-                    &multiply_tile<i + 1, 2>, &multiply_tile<std::min(i + 1, kFewRows), 4>}...};
+      return std::array<std::array<Multiply, 4>, sizeof...(i)>{std::array<Multiply, 4>{
+          &multiply_tile<i + 1, kOne>, &multiply_tile<i + 1, 2>, &multiply_tile<i + 1, kThree>,
+          &multiply_tile<std::min(i + 1, kFourVectorRows), 4>}...};
     }
     (std::make_integer_sequence<int, kMostRows>());
-    return kFunctions[static_cast<size_t>(rows - 1)];
+    return kFunctions[static_cast<size_t>(rows - 1)][static_cast<size_t>(vectors - 1)];
   }
 };
 
@@ -303,11 +344,13 @@ inline void copy_flipped(const uint8_t* from, int64_t count, uint8_t flip, uint8
   for (; k < count; ++k) to[k] = static_cast<uint8_t>(from[k] ^ flip);
 }
 
-/// Packs rows of the left factor xor `flip` (0x80 for signed elements), padded with zeros.
+/// Packs rows of the left factor xor `flip` (0x80 for signed elements), padded with zeros, and sets
+/// `rows` to them.
 template <class Dot>
-void pack_integer_rows(const StridedMatrix<const uint8_t>& a, uint8_t flip,
-                       typename Dot::Left* to) {
+void pack_integer_rows(const StridedMatrix<const uint8_t>& a, uint8_t flip, typename Dot::Left* to,
+                       typename IntegerTile<Dot>::Rows& rows) {
   using Left = typename Dot::Left;
+  rows.set(to, IntegerTile<Dot>::kLeftStride, a.rows, a.columns);
   const int64_t padded = padded_inner(a.columns);
   for (int64_t i = 0; i < a.rows; ++i, to += IntegerTile<Dot>::kLeftStride) {
     const uint8_t* from = a.data + i * a.row_stride;
@@ -330,6 +373,7 @@ class IntegerProduct {
  public:
   using Tile = IntegerTile<Dot>;
   using Left = typename Dot::Left;
+  using Rows = typename Tile::Rows;
   static constexpr int64_t kMostInner = Tile::kMostInner;
   static constexpr int64_t kMostColumns = 256;
 
@@ -349,7 +393,8 @@ class IntegerProduct {
   static int64_t piece_of(int64_t inner) { return equal_part(inner, kMostInner, kIntegerInner); }
 
   /// Units [begin, end).
-  ///   left(row, rows, first, inner, to) packs rows of the left factor (pack_integer_rows),
+  ///   left(row, rows, first, inner, to, part) sets `part` to a part of rows of the left factor,
+  ///   which it may pack into `to` (pack_integer_rows), kLeftStride apart,
   ///   right(first, inner, column, columns) returns panels of that part, and the bytes between
   ///   them, store(row, rows, column, columns, sums, stride) takes sums, whose rows are `stride`
   ///   apart, rests(left, row, rows, first, column, columns, sums, stride) adds products that are
@@ -357,8 +402,23 @@ class IntegerProduct {
   template <class LeftPart, class RightPart, class Store, class Rests>
   void run(int64_t begin, int64_t end, const LeftPart& left, const RightPart& right,
            const Store& store, const Rests& rests) const {
+    run_tiles(begin, end, left, right, store,
+              [&](const Rows& part, int64_t row, int64_t rows, int64_t first, int64_t, bool,
+                  const int8_t* panels, int64_t panel_stride, int64_t column, int64_t width,
+                  int32_t* sums, int64_t stride) {
+                Tile::multiply(part, rows, panels, panel_stride, width, sums, stride, first > 0);
+                rests(part, row, rows, first, column, width, sums, stride);
+              });
+  }
+
+  /// The same with multiply(part, row, rows, first, inner, is_last, panels, panel_stride, column,
+  /// width, sums, stride) for each tile of rows and each part of the inner dimension.
+  template <class LeftPart, class RightPart, class Store, class Multiply>
+  void run_tiles(int64_t begin, int64_t end, const LeftPart& left, const RightPart& right,
+                 const Store& store, const Multiply& multiply) const {
     alignas(64) int32_t sums[kMostTiles * Tile::kMostRows * kMostColumns];
     alignas(64) Left packed[Tile::kMostRows * Tile::kLeftStride];
+    Rows part;
     for (int64_t unit = begin; unit < end; ++unit) {
       const int64_t column = unit / groups_ * block_, group = unit % groups_;
       const int64_t first_tile = group * tiles_ / groups_;
@@ -371,10 +431,9 @@ class IntegerProduct {
         const auto [panels, panel_stride] = right(first, inner, column, width);
         for (int64_t tile = first_tile; tile < last_tile; ++tile) {
           const int64_t row = row_of(tile), count = row_of(tile + 1) - row;
-          left(row, count, first, inner, packed);
-          int32_t* to = sums + (row - top) * block_;
-          Tile::multiply(packed, count, panels, panel_stride, inner, width, to, block_, first > 0);
-          rests(packed, row, count, first, column, width, to, block_);
+          left(row, count, first, inner, packed, part);
+          multiply(part, row, count, first, inner, first + inner == inner_, panels, panel_stride,
+                   column, width, sums + (row - top) * block_, block_);
         }
       }
       store(top, rows, column, width, sums, block_);

@@ -118,15 +118,14 @@ class WeightRests {
 
   /// Adds their products to sums of rows of the left factor, which begins at place `first`.
   template <class Dot>
-  void add(const typename Dot::Left* left, int64_t, int64_t rows, int64_t first, int64_t column,
-           int64_t columns, int32_t* sums, int64_t stride) const {
+  void add(const typename IntegerTile<Dot>::Rows& left, int64_t, int64_t rows, int64_t first,
+           int64_t column, int64_t columns, int32_t* sums, int64_t stride) const {
     const int32_t* begins = numbers_ + 1 + column / kIntegerPanel * pieces_ + first / piece_;
     for (int64_t j = 0; j < columns; j += kIntegerPanel, begins += pieces_)
       for (int32_t r = begins[0]; r < begins[1]; ++r) {
         const WeightRest& rest = rests_[r];
         for (int64_t i = 0; i < rows; ++i)
-          sums[i * stride + j + rest.column] +=
-              left[i * IntegerTile<Dot>::kLeftStride + rest.place] * rest.value;
+          sums[i * stride + j + rest.column] += left.element(i, rest.place) * rest.value;
       }
   }
 

@@ -182,11 +182,15 @@ class Run {
 
   template <class Dot>
   auto left_part(int64_t i) const {
+    using Tile = IntegerTile<Dot>;
     return [a = left(i), flip = p_.flip_a](int64_t row, int64_t rows, int64_t first, int64_t inner,
-                                           typename Dot::Left* to) {
-      pack_integer_rows<Dot>({a.data + row * a.row_stride + first * a.column_stride, rows, inner,
-                              a.row_stride, a.column_stride},
-                             flip, to);
+                                           typename Dot::Left* to, typename Tile::Rows& part) {
+      const uint8_t* from = a.data + row * a.row_stride + first * a.column_stride;
+      if constexpr (sizeof(*to) == 1)
+        if (flip == 0 && a.column_stride == 1 && Tile::are_steps(inner) &&
+            !shares_cache_lines(a.row_stride))
+          return part.set(from, a.row_stride, rows, inner);
+      pack_integer_rows<Dot>({from, rows, inner, a.row_stride, a.column_stride}, flip, to, part);
     };
   }
 
@@ -232,7 +236,8 @@ class Run {
 
   void store_scaled(int64_t rows, int64_t column, int64_t columns, int32_t* sums, int64_t stride,
                     int64_t at) const {
-    float factors[Product::kMostColumns], biases[Product::kMostColumns];
+    float factors[Product::kMostColumns], biases[Product::kMostColumns],
+        steps[Product::kMostColumns], offsets[Product::kMostColumns];
     int32_t integers[Product::kMostColumns] = {};
     const bool adds_integers = bias_ && bias_.is_integer(), adds_floats = bias_ && !adds_integers;
     for (int64_t j = 0; j < columns; ++j) {
@@ -240,7 +245,14 @@ class Run {
       if (adds_integers) integers[j] = static_cast<int32_t>(bias_.integer(column + j));
       if (adds_floats) biases[j] = bias_.number(column + j);
     }
-    const SumScales scales{sums, stride, integers, factors, adds_floats ? biases : nullptr};
+    SumScales scales{sums, stride, integers, factors, adds_floats ? biases : nullptr};
+    const SumSteps how =
+        results_.steps().of_columns(factors, scales.biases, columns, steps, offsets);
+    if (how.is_usual()) {
+      scales.how = &how;
+      scales.steps = steps;
+      scales.offsets = offsets;
+    }
     scales.write(results_, at, rows, p_.product.columns, columns);
   }
 

@@ -4,7 +4,7 @@
 #include <bit>
 #include <concepts>
 
-#include "kernels/cpu/float_vec.h"
+#include "kernels/cpu/byte_vec.h"
 
 namespace ortmodule {
 inline namespace ORTM_ISA {
@@ -81,8 +81,12 @@ class Quantizer {
 
   IntLanes divided(FloatVec x) const {
     FloatVec place = x / FloatVec(scale_);
+#if defined(__AVX2__)
+    return nearest_integers(within(place)) + zero_;
+#else
     for (int64_t i = 0; i < FloatVec::kCount; ++i) place.v[i] = __builtin_rintf(place.v[i]);
     return __builtin_convertvector(within(place).v, IntLanes) + zero_;
+#endif
   }
 
   int32_t zero_ = 0, offset_ = 0;
