@@ -43,9 +43,9 @@ def _weighted_cov(
         raise RuntimeError("cov(): fweights cannot be negative")
     if aweights is not None and (aweights < 0).any():
         raise RuntimeError("cov(): aweights cannot be negative")
-    weights = aweights if fweights is None else fweights
-    if fweights is not None and aweights is not None:
-        weights = fweights * aweights
+    weights = torch.ones((), dtype=torch.int64, device=input.device)
+    for given in (fweights, aweights):
+        weights = weights if given is None else weights * given
     total = weights.sum()
     if total == 0:
         raise RuntimeError("cov(): weights sum to zero, can't be normalized")
