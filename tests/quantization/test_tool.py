@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from ortmodule_py import InferenceSession, _inference
@@ -324,7 +325,6 @@ def test_arguments_of_other_types(
 
 def test_arguments_that_have_no_effect(tmp_path: Path) -> None:
     """As in onnxruntime: options of another method, none of its kind; and arrays of torch."""
-    torch = pytest.importorskip("torch")
     model, files = models.gemm(), []
     feeds = [{"x": torch.from_numpy(feed["x"])} for feed in models.feeds(model)]
     nothing = {"TensorQuantOverrides": None, "ActivationSymmetric": None, "BlockSize": 0}
