@@ -24,6 +24,7 @@ from ortmodule_py import ORTModule, last_run_report
 from ortmodule_py.options.memory import ConfigElement
 
 from .generator import Call, Case, generate
+from .row_major_norms import batch_norm_of_rows
 from .second_gradients import REFUSALS, differentiate_twice
 
 Path = str
@@ -387,10 +388,10 @@ def is_wrong_in_eager(case: Case, index: int, ours: Observation) -> bool:
     """Whether eager's gradients are others where batch norms see row-major images, and ours those.
 
     Torch 2.13's batch norm is wrong backwards on the CPU, for an image that is channels-last as well
-    and a gradient that is not.
+    and a gradient that is not, or is neither (a batch of one, transposed).
     """
     given = _history(case, index, torch.float64, None).gradients
-    with patch.object(F, "batch_norm", _batch_norm_of_rows):
+    with patch.object(F, "batch_norm", batch_norm_of_rows):
         rows = _history(case, index, torch.float64, None).gradients
     near = 1e-4 * _largest(list(rows.values()))
 
@@ -403,15 +404,6 @@ def is_wrong_in_eager(case: Case, index: int, ours: Observation) -> bool:
         )
 
     return same(ours.gradients) and not same(given)
-
-
-_BATCH_NORM = F.batch_norm
-
-
-def _batch_norm_of_rows(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Batch norm of a row-major copy, its result laid out as `x`."""
-    copied = x.clone(memory_format=torch.contiguous_format)
-    return torch.empty_like(x).copy_(_BATCH_NORM(copied, *args, **kwargs))
 
 
 class _Normalizing(TorchFunctionMode):
