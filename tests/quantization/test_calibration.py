@@ -222,7 +222,10 @@ def test_wrong_arguments_of_calibraters(tmp_path: Path) -> None:
 def test_configurations(tmp_path: Path) -> None:
     model, path = models.gemm(), tmp_path / "m.onnx"
     onnx.save(model, path)
-    assert preprocess(["--input", str(path), "--output", str(tmp_path / "prepared.onnx")]) == 0
+    command = ["--input", str(path), "--output", str(tmp_path / "prepared.onnx")]
+    assert preprocess([*command, "--skip_symbolic_shape", "True", "--auto_merge"]) == 0
+    with pytest.raises(SystemExit):
+        preprocess([*command, "--skip_symbolic_shapes", "True", "--auto_marge"])
     assert preprocess(["--input", str(tmp_path), "--output", str(tmp_path / "p.onnx")]) == 1
     static = ours.StaticQuantConfig(models.feeds(model), per_channel=True)
     ours.quantize(tmp_path / "prepared.onnx", tmp_path / "static.onnx", static)
